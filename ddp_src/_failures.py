@@ -1,0 +1,105 @@
+"""The errors of a launch, in the words a learner reads: the cause first, in English and Chinese."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ddp_src._rank import Failure, Frame, users_frames
+from ddp_src._watch import Standing
+
+
+class LaunchError(RuntimeError):
+    """A launch that could not start or did not end well. Its text is written for the learner."""
+
+    def _render_traceback_(self) -> list[str]:
+        """IPython shows this in place of the frames of multiprocessing, which are not about the reader."""
+        return [f"{type(self).__name__}: {self}"]
+
+
+class LaunchRefused(LaunchError):
+    """The arguments cannot work, and nothing was started."""
+
+    def __init__(self, en: str, zh: str) -> None:
+        super().__init__(f"{en}\n{zh}")
+
+
+class RankFailed(LaunchError):
+    """A rank raised or died. `rank`, `error_type` and `message` name the one that did so first."""
+
+    def __init__(self, failure: Failure, standings: Sequence[Standing], log: Path) -> None:
+        self.rank, self.error_type, self.message = failure.rank, failure.error_type, failure.message
+        lines = [f"rank {self.rank} failed first · rank {self.rank} 最先出错"]
+        lines += [f"{self.error_type}: {self.message}" if self.message else self.error_type]
+        lines += [_quote(frame) for frame in users_frames(failure.frames)]
+        lines += [_fate(standing) for standing in standings if standing.rank != self.rank]
+        super().__init__("\n".join([*lines, f"log · 日志: {log}"]))
+
+
+class RanksStuck(LaunchError):
+    """A rank waited inside one collective for longer than `timeout` seconds."""
+
+    def __init__(self, standings: Sequence[Standing], timeout: float) -> None:
+        self.standings = tuple(standings)
+        head = [
+            f"a rank waited more than {timeout:g} s in a collective that the others did not join",
+            f"有 rank 在一次集合通信里等了超过 {timeout:g} 秒，而别的 rank 没有来",
+        ]
+        super().__init__("\n".join([*head, *map(_stand, standings)]))
+
+
+class TimeLimitReached(LaunchError):
+    """The launch took longer than its `time_limit`."""
+
+    def __init__(self, standings: Sequence[Standing], time_limit: float) -> None:
+        self.standings = tuple(standings)
+        head = [
+            f"not done after {time_limit:g} s: all ranks were ended",
+            f"{time_limit:g} 秒内没有做完：所有 rank 都已结束",
+        ]
+        super().__init__("\n".join([*head, *map(_stand, standings)]))
+
+
+def _fate(standing: Standing) -> str:
+    """What became of a rank that was not the first to fail."""
+    rank = f"rank {standing.rank}"
+    if standing.state == "failed":
+        return f"{rank} failed after it · {rank} 随后出错"
+    if standing.state == "returned":
+        return f"{rank} had returned · {rank} 已经返回"
+    return f"{rank} was ended with it · {rank} 随之结束"
+
+
+def _stand(standing: Standing) -> str:
+    """Where a rank stood when it was ended."""
+    if standing.state == "returned":
+        return f"rank {standing.rank}: fn returned · 函数已经返回"
+    users = users_frames(standing.frames)
+    if not users:
+        return f"rank {standing.rank}: {standing.state}"
+    call = _call_into_torch(standing.frames, users[-1])
+    return f"rank {standing.rank}: {call}{_quote(users[-1]).strip()}"
+
+
+def _call_into_torch(frames: Sequence[Frame], last_of_user: Frame) -> str:
+    """The public function below the learner's last line, such as `all_reduce` or `backward`."""
+    below = frames[frames.index(last_of_user) + 1 :]
+    names = [f.function for f in below if not f.function.startswith("_") and f.function != "wrapper"]
+    return f"in {names[0]}, " if names else ""
+
+
+def _quote(frame: Frame) -> str:
+    source = linecache.getline(frame.file, frame.line).strip()
+    return f"  {_where(frame)}" + (f"\n    {source}" if source else "")
+
+
+def _where(frame: Frame) -> str:
+    """The frame as its reader would name it: a cell by its number, a file by its path from here."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    kind, name = (shell and shell.compile.format_code_name(frame.file)) or ("File", frame.file)
+    if kind != "Cell" and name.startswith(os.getcwd() + os.sep):
+        name = os.path.relpath(name)
+    return f"{kind} {name}, line {frame.line}, in {frame.function}"

@@ -1,0 +1,105 @@
+"""What ranks print: followed in their logs as it grows, shown in whole lines that name the rank."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+LINES_SHOWN = 200  # per rank and launch; the rest stays in the log
+LAST_LINES = 5
+# What torch itself prints when a group starts and ends; it stays in the log.
+_NOISE = re.compile(r"^\[Gloo\] Rank \d+ is connected|^\[[EW]\d+ .*ProcessGroup|^\[rank\d+\]:\[[EW]")
+
+
+class Output:
+    """Makes the logs of all ranks and follows them; `pump` shows what is new since the last call."""
+
+    def __init__(self, logs: list[Path], *, show: bool) -> None:
+        for log in logs:
+            log.write_bytes(b"")
+        self._tails = [_Tail(rank, path) for rank, path in enumerate(logs)]
+        self._show = show
+        self._progress = ""
+
+    def pump(self, *, final: bool = False) -> None:
+        """Print the new whole lines of every rank; with `final` an unfinished one too."""
+        for tail in self._tails:
+            for line in tail.read(final=final):
+                self._print(line)
+            if self._show and tail.progress:
+                self._print_progress(tail.progress)
+
+    def close(self) -> None:
+        """Print what is left: unfinished lines, and the end of what the limit held back."""
+        self.pump(final=True)
+        for tail in self._tails:
+            for line in tail.closing():
+                self._print(line)
+        if self._progress:
+            print()
+
+    def _print(self, line: str) -> None:
+        if self._show:
+            if self._progress:
+                print("\r" + line.ljust(len(self._progress)))
+                self._progress = ""
+            else:
+                print(line)
+
+    def _print_progress(self, text: str) -> None:
+        """A line that a rank redraws in place is redrawn in place here too."""
+        if text != self._progress and _redraws():
+            print("\r" + text.ljust(len(self._progress)), end="", flush=True)
+            self._progress = text
+
+
+def _redraws() -> bool:
+    return sys.stdout.isatty() or "ipykernel" in sys.modules
+
+
+class _Tail:
+    """The end of one rank's log."""
+
+    def __init__(self, rank: int, path: Path) -> None:
+        self.path = path
+        self.progress = ""
+        self._prefix = f"[rank {rank}] "
+        self._file = open(path, "rb")  # noqa: SIM115 (closed in closing)
+        self._rest = b""
+        self._shown = 0
+        self._held: list[str] = []
+        self._count_held = 0
+
+    def read(self, *, final: bool) -> list[str]:
+        """New whole lines, prefixed, up to the limit; what goes beyond it is counted."""
+        *lines, self._rest = (self._rest + self._file.read()).split(b"\n")
+        if final and self._rest:
+            lines, self._rest = [*lines, self._rest], b""
+        self.progress = self._prefix + self._last_redraw(self._rest) if b"\r" in self._rest else ""
+        shown = []
+        for raw in lines:
+            text = self._last_redraw(raw)
+            if _NOISE.match(text):
+                continue
+            if self._shown < LINES_SHOWN:
+                self._shown += 1
+                shown.append(self._prefix + text)
+            else:
+                self._count_held += 1
+                self._held = [*self._held[-LAST_LINES + 1 :], text]
+        return shown
+
+    def closing(self) -> list[str]:
+        """What the limit held back: how much, where it is, and its last lines."""
+        self._file.close()
+        if not self._held:
+            return []
+        left_out = self._count_held - len(self._held)
+        note = [f"{self._prefix}… {left_out:,} more lines in {self.path}"] if left_out else []
+        return note + [self._prefix + text for text in self._held]
+
+    @staticmethod
+    def _last_redraw(raw: bytes) -> str:
+        parts = [part for part in raw.rstrip(b"\r").split(b"\r") if part.strip()]
+        return (parts[-1] if parts else b"").decode("utf-8", "replace")

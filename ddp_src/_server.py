@@ -1,0 +1,34 @@
+"""The warm server: a process that has torch imported already and forks into ranks in milliseconds."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import sys
+
+# Imports only, and never ddp_src or the learner's modules, so that edits to them count at the next launch.
+# DDP imports torch._dynamo when the first model is wrapped, which would cost every rank a second.
+PRELOAD = ("torch", "torch.distributed", "torch.nn.parallel", "torch._dynamo", "cloudpickle")
+
+
+def default_start_method() -> str:
+    """ "forkserver" on Linux; "spawn" where forking after torch was loaded is unproven."""
+    return "forkserver" if sys.platform == "linux" else "spawn"
+
+
+def warm_up() -> None:
+    """Start the server in the background, so that the first launch need not wait for it.
+
+    Returns at once. It ends with this process; where the start method is "spawn" it does nothing.
+    """
+    if default_start_method() != "forkserver":
+        return
+    from multiprocessing import forkserver
+
+    multiprocessing.get_context("forkserver").set_forkserver_preload(list(PRELOAD))
+    # The server inherits the mask: Ctrl-C in a terminal must not reach it while it is still importing.
+    old = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, old)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import gc
 import multiprocessing
 import os
 import pickle
@@ -17,6 +16,7 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from multiprocessing import util
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -235,7 +235,7 @@ def _leave() -> None:
     leave()
     for child in multiprocessing.active_children():
         child.terminate()
-    gc.collect()
+    util._exit_function()  # what a child of multiprocessing does at its end, such as unlinking semaphores
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

@@ -5,17 +5,20 @@ from __future__ import annotations
 import gc
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from ddp_src.errors import ConfigError
+from ddp_src.errors import ConfigError, UserError
+
+T = TypeVar("T")
 
 LAUNCHER_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 BACKENDS = ("auto", "gloo", "nccl")
@@ -180,3 +183,41 @@ def same_on_all_ranks(text: str) -> bool:
     texts: list[str | None] = [None] * dist.get_world_size()
     dist.all_gather_object(texts, text)
     return len(set(texts)) == 1
+
+
+def settle_buckets(model: nn.Module, images: torch.Tensor) -> None:
+    """Let DDP arrange its gradient buckets for good before the first real step.
+
+    After its first backward pass DDP rebuilds its buckets in the order in which gradients became ready,
+    and with 3 or more ranks another order adds up in another order. A resumed run would then round
+    differently in its first step, so every run begins with two passes over `images` that leave no trace:
+    parameters, buffers, gradients and random generators are as before.
+    """
+    if not isinstance(model, nn.parallel.DistributedDataParallel):
+        return
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    devices = [images.device] if images.is_cuda else []
+    with torch.random.fork_rng(devices):
+        for _ in range(2):
+            model(images).sum().backward()
+    for parameter in model.parameters():
+        parameter.grad = None
+    with torch.no_grad():
+        for name, buffer in model.named_buffers():
+            buffer.copy_(buffers[name])
+
+
+def run_on_main(fn: Callable[[], T]) -> T:
+    """Run `fn` on rank 0 alone; every rank gets its result, or the `UserError` that it raised."""
+    if not dist.is_initialized():
+        return fn()
+    answer: list = [None]
+    if dist.get_rank() == 0:
+        try:
+            answer = [fn()]
+        except UserError as error:
+            answer = [error]
+    dist.broadcast_object_list(answer, src=0)
+    if isinstance(answer[0], UserError):
+        raise answer[0]
+    return answer[0]

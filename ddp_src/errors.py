@@ -26,3 +26,7 @@ class ConfigError(UserError):
 
 class CheckpointError(UserError):
     """A checkpoint or run folder cannot be written, read or continued."""
+
+
+class ReplicasDiffer(UserError):
+    """The ranks of one run hold different parameters: gradients were not averaged on all of them."""

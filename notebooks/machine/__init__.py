@@ -1,0 +1,1 @@
+"""The notebook machine: one bilingual source per chapter in, two notebooks with their outputs out."""

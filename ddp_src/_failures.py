@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import os
 import sys
@@ -10,6 +11,8 @@ from pathlib import Path
 
 from ddp_src._rank import Failure, Frame, users_frames
 from ddp_src._watch import Standing
+
+CALLS_SHOWN = 5  # of the learner's code, at either end of the stack
 
 
 class LaunchError(RuntimeError):
@@ -33,8 +36,8 @@ class RankFailed(LaunchError):
     def __init__(self, failure: Failure, standings: Sequence[Standing], log: Path) -> None:
         self.rank, self.error_type, self.message = failure.rank, failure.error_type, failure.message
         lines = [f"rank {self.rank} failed first · rank {self.rank} 最先出错"]
-        lines += [f"{self.error_type}: {self.message}" if self.message else self.error_type]
-        lines += [_quote(frame) for frame in users_frames(failure.frames)]
+        lines += [_what(failure)]
+        lines += _shortened([_quote(frame) for frame in users_frames(failure.frames)])
         lines += [_fate(standing) for standing in standings if standing.rank != self.rank]
         super().__init__("\n".join([*lines, f"log · 日志: {log}"]))
 
@@ -63,6 +66,24 @@ class TimeLimitReached(LaunchError):
         super().__init__("\n".join([*head, *map(_stand, standings)]))
 
 
+def _what(failure: Failure) -> str:
+    if not failure.message:
+        return failure.error_type
+    if failure.traceback:
+        return f"{failure.error_type}: {failure.message}"
+    last = "\n".join("    " + line for line in failure.message.splitlines())
+    return f"{failure.error_type}; the last that it printed · 它最后打印的是:\n{last}"
+
+
+def _shortened(calls: list[str]) -> list[str]:
+    """The outermost and the innermost ones: a recursion without end has a thousand."""
+    left_out = len(calls) - 2 * CALLS_SHOWN
+    if left_out <= 0:
+        return calls
+    note = f"  … calls not shown: {left_out} · 省略 {left_out} 层调用"
+    return [*calls[:CALLS_SHOWN], note, *calls[-CALLS_SHOWN:]]
+
+
 def _fate(standing: Standing) -> str:
     """What became of a rank that was not the first to fail."""
     rank = f"rank {standing.rank}"
@@ -86,12 +107,13 @@ def _stand(standing: Standing) -> str:
 
 def _call_into_torch(frames: Sequence[Frame], last_of_user: Frame) -> str:
     """The public function below the learner's last line, such as `all_reduce` or `backward`."""
-    below = frames[frames.index(last_of_user) + 1 :]
+    below = frames[len(frames) - frames[::-1].index(last_of_user) :]
     names = [f.function for f in below if not f.function.startswith("_") and f.function != "wrapper"]
     return f"in {names[0]}, " if names else ""
 
 
 def _quote(frame: Frame) -> str:
+    linecache.checkcache(frame.file)  # the file may have been edited since an earlier launch
     source = linecache.getline(frame.file, frame.line).strip()
     return f"  {_where(frame)}" + (f"\n    {source}" if source else "")
 
@@ -100,6 +122,7 @@ def _where(frame: Frame) -> str:
     """The frame as its reader would name it: a cell by its number, a file by its path from here."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     kind, name = (shell and shell.compile.format_code_name(frame.file)) or ("File", frame.file)
-    if kind != "Cell" and name.startswith(os.getcwd() + os.sep):
-        name = os.path.relpath(name)
+    with contextlib.suppress(FileNotFoundError):  # the working folder is gone
+        if kind != "Cell" and name.startswith(os.getcwd() + os.sep):
+            name = os.path.relpath(name)
     return f"{kind} {name}, line {frame.line}, in {frame.function}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -15,36 +16,41 @@ _root: Path | None = None
 
 @contextmanager
 def private_folder() -> Iterator[Path]:
-    """A folder for one launch that only this user can read. After a failure the logs in it stay
-    until this process ends."""
+    """A folder for one launch that only this user can read. Logs left in it stay until this process ends."""
     folder = Path(tempfile.mkdtemp(prefix="launch-", dir=_root_of_this_process()))
     try:
         yield folder
-    except BaseException:
+    finally:
         for path in folder.iterdir():
             if path.suffix != ".log":
-                path.unlink()
-        raise
-    shutil.rmtree(folder)
+                path.unlink(missing_ok=True)
+        if not any(folder.iterdir()):
+            folder.rmdir()
 
 
 def _root_of_this_process() -> Path:
     global _root
-    if _root is None or not _root.exists():
+    prefix = f"ddp-{os.getpid()}-"  # a process that was forked off makes its own
+    if _root is None or not _root.exists() or not _root.name.startswith(prefix):
         _sweep()
-        _root = Path(tempfile.mkdtemp(prefix=f"ddp-{os.getpid()}-"))
-        atexit.register(shutil.rmtree, _root, ignore_errors=True)
+        _root = Path(tempfile.mkdtemp(prefix=prefix))
+        atexit.register(_remove, _root, os.getpid())
     return _root
+
+
+def _remove(root: Path, owner: int) -> None:
+    if os.getpid() == owner:
+        shutil.rmtree(root, ignore_errors=True)
 
 
 def _sweep() -> None:
     """Remove the folders of this user's processes that were killed before they could do it."""
     if not hasattr(os, "getuid"):
         return
-    for left in Path(tempfile.gettempdir()).glob("ddp-[0-9]*-*"):
-        pid = int(left.name.split("-")[1])
+    for left in Path(tempfile.gettempdir()).iterdir():
+        named = re.fullmatch(r"ddp-(\d{1,9})-[a-z0-9_]{8}", left.name)
         try:
-            if left.stat().st_uid == os.getuid() and not _is_alive(pid):
+            if named and left.lstat().st_uid == os.getuid() and not _is_alive(int(named[1])):
                 shutil.rmtree(left, ignore_errors=True)
         except FileNotFoundError:
             continue  # another process swept it first

@@ -8,6 +8,7 @@ from pathlib import Path
 
 LINES_SHOWN = 200  # per rank and launch; the rest stays in the log
 LAST_LINES = 5
+LINE_WIDTH = 2_000  # characters shown of one line
 # What torch itself prints when a group starts and ends; it stays in the log.
 _NOISE = re.compile(r"^\[Gloo\] Rank \d+ is connected|^\[[EW]\d+ .*ProcessGroup|^\[rank\d+\]:\[[EW]")
 
@@ -27,8 +28,9 @@ class Output:
         for tail in self._tails:
             for line in tail.read(final=final):
                 self._print(line)
-            if self._show and tail.progress:
-                self._print_progress(tail.progress)
+        progress = next(filter(None, (tail.progress for tail in self._tails)), "")
+        if self._show and progress:
+            self._print_progress(progress)  # of the first rank that has one: the others stay in their logs
 
     def close(self) -> None:
         """Print what is left: unfinished lines, and the end of what the limit held back."""
@@ -39,13 +41,19 @@ class Output:
         if self._progress:
             print()
 
+    @property
+    def cut(self) -> bool:
+        """Whether a log holds more than was shown."""
+        return any(tail.cut for tail in self._tails)
+
     def _print(self, line: str) -> None:
-        if self._show:
-            if self._progress:
-                print("\r" + line.ljust(len(self._progress)))
-                self._progress = ""
-            else:
-                print(line)
+        if not self._show:
+            return
+        if self._progress:
+            line = "\r" + line.ljust(len(self._progress))
+            self._progress = ""
+        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+        print(line.encode(encoding, "backslashreplace").decode(encoding))
 
     def _print_progress(self, text: str) -> None:
         """A line that a rank redraws in place is redrawn in place here too."""
@@ -90,6 +98,10 @@ class _Tail:
                 self._held = [*self._held[-LAST_LINES + 1 :], text]
         return shown
 
+    @property
+    def cut(self) -> bool:
+        return self._count_held > LAST_LINES
+
     def closing(self) -> list[str]:
         """What the limit held back: how much, where it is, and its last lines."""
         self._file.close()
@@ -102,4 +114,7 @@ class _Tail:
     @staticmethod
     def _last_redraw(raw: bytes) -> str:
         parts = [part for part in raw.rstrip(b"\r").split(b"\r") if part.strip()]
-        return (parts[-1] if parts else b"").decode("utf-8", "replace")
+        text = (parts[-1] if parts else b"").decode("utf-8", "replace")
+        return (
+            text if len(text) <= LINE_WIDTH else f"{text[:LINE_WIDTH]} … {len(text):,} characters in the log"
+        )

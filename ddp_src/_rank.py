@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import faulthandler
+import contextlib
+import gc
 import multiprocessing
 import os
 import pickle
 import re
-import signal
 import sys
 import sysconfig
-import threading
 import time
 import traceback
 from collections.abc import Sequence
@@ -20,7 +19,14 @@ from multiprocessing import util
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-FOREVER = timedelta(days=365)
+from ddp_src._process import arm_stack_dump, die_with_parent, keep_own, send_output_to
+
+FOREVER = 365 * 86_400.0  # seconds
+# An error of torch's backend, also as the reason of one that the learner's code raised.
+_BACKEND_ERROR = r"(?m)^(?:RuntimeError|torch\.distributed\.\w+): .*"
+_PEER_GONE = r"(?i:(?:gloo|nccl|socket).*(?:connection (?:closed|reset|refused)|broken pipe))"
+_TIMED_OUT = r"(?i:(?:gloo|nccl|store).*(?:timed out|timeout)|wait timeout)"
+_BARRIER_FAILED = "failed to pass monitoredBarrier"  # level DETAIL says this of both
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,7 @@ class Orders:
     debug: bool
     threads: int
     environ: dict[str, str]
+    start_method: str | None  # the caller's own choice for processes that it starts, such as loader workers
 
     def payload(self) -> Path:
         return Path(self.folder, "payload.pkl")
@@ -60,7 +67,10 @@ class Frame:
 
 @dataclass(frozen=True)
 class Failure:
-    """How one rank failed. `frames` run from the outermost call inwards; `at` is the monotonic clock's."""
+    """How one rank failed. `frames` run from the outermost call inwards; `at` is the monotonic clock's.
+
+    A rank that died without a word has no traceback; its `message` is the last that it printed.
+    """
 
     rank: int
     error_type: str
@@ -72,12 +82,12 @@ class Failure:
     @property
     def is_peer_gone(self) -> bool:
         """Whether this is what a rank sees when another one dies: a consequence, not a cause."""
-        return bool(re.search(r"(?i)connection (closed|reset|refused)|broken pipe", self.message))
+        return bool(re.search(f"{_BACKEND_ERROR}(?:{_PEER_GONE}|{_BARRIER_FAILED})", self.traceback))
 
     @property
     def is_timeout(self) -> bool:
         """Whether a collective gave up waiting for the other ranks."""
-        return bool(re.search(r"(?i)timed out waiting|wait timeout|application timeout", self.message))
+        return bool(re.search(f"{_BACKEND_ERROR}(?:{_TIMED_OUT}|{_BARRIER_FAILED})", self.traceback))
 
 
 def users_frames(frames: Sequence[Frame]) -> list[Frame]:
@@ -89,79 +99,32 @@ def users_frames(frames: Sequence[Frame]) -> list[Frame]:
 
 def run(rank: int, orders: Orders, channels: Sequence[Connection], lifelines: Sequence[Connection]) -> None:
     """The entry point of every rank; never returns."""
-    channel = _own(channels, rank)
-    _die_with_parent(_own(lifelines, rank))
-    _send_output_to(orders.log(rank))
-    _arm_stack_dump(orders.stack(rank))
+    gc.freeze()  # else a collection walks, and so copies, all that a warm rank shares with the server
+    channel = keep_own(channels, rank)
     try:
+        _work(rank, orders, channel, keep_own(lifelines, rank))
+        channel.recv()  # "leave", once all have returned; after a failure the parent ends this process here
+        _leave()
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)  # at once: torch's own exit can abort (see chapter 02)
+
+
+def _work(rank: int, orders: Orders, channel: Connection, lifeline: Connection) -> None:
+    """Call the function and report what came of it."""
+    try:
+        die_with_parent(lifeline)
+        send_output_to(orders.log(rank))
+        arm_stack_dump(orders.stack(rank))
         fn, args = _prepare(rank, orders)
         channel.send("ready")
         channel.recv()  # "go": no rank joins before all of them can
         _join_group(rank, orders)
         _save_result(fn(rank, *args), orders.result(rank))
         channel.send("returned")
-        fn = args = None
     except BaseException as error:  # KeyboardInterrupt and SystemExit too: no result is a failure
         channel.send(_describe(rank, error))
-    channel.recv()  # "leave", once all have returned; after a failure the parent ends this process here
-    _leave()
-
-
-def _own(connections: Sequence[Connection], rank: int) -> Connection:
-    """Close the other ranks' ends, which this process was handed as well."""
-    for other, connection in enumerate(connections):
-        if other != rank:
-            connection.close()
-    return connections[rank]
-
-
-def _die_with_parent(lifeline: Connection) -> None:
-    """End this process and its children when the parent, which alone holds the other end, is gone."""
-    if not hasattr(os, "setpgid"):
-        threading.Thread(target=_wait_for_end_of, args=(lifeline,), daemon=True).start()
-        return
-    os.setpgid(0, 0)  # Ctrl-C reaches the parent alone, and one signal reaches this rank's children
-    if sys.platform != "linux":
-        threading.Thread(target=_wait_for_end_of, args=(lifeline,), daemon=True).start()
-        return
-    import fcntl
-
-    # The kernel sends the signal itself: a thread could not, while another one holds the GIL.
-    descriptor = lifeline.fileno()
-    fcntl.fcntl(descriptor, fcntl.F_SETOWN, -os.getpgrp())
-    fcntl.fcntl(descriptor, 10, signal.SIGKILL)  # F_SETSIG, which the module does not name
-    fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_ASYNC)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    if lifeline.poll():  # it was gone before the signal was asked for
-        os.killpg(0, signal.SIGKILL)
-
-
-def _wait_for_end_of(lifeline: Connection) -> None:
-    lifeline.poll(None)
-    if hasattr(os, "killpg"):
-        os.killpg(0, signal.SIGKILL)
-    os._exit(1)
-
-
-def _send_output_to(log: Path) -> None:
-    """Everything this process prints, from Python or C, goes to its log; it reads nothing."""
-    for descriptor, target, flags in (
-        (0, os.devnull, os.O_RDONLY),
-        (1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND),
-    ):
-        opened = os.open(target, flags, 0o600)
-        os.dup2(opened, descriptor)
-        os.close(opened)
-    os.dup2(1, 2)
-    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 (lives as long as the process)
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
-
-
-def _arm_stack_dump(path: Path) -> None:
-    """On SIGUSR1 write the stack of every thread to `path`, even while the GIL is held."""
-    if hasattr(faulthandler, "register"):
-        faulthandler.register(signal.SIGUSR1, file=open(path, "w"), all_threads=True)  # noqa: SIM115
 
 
 def _prepare(rank: int, orders: Orders) -> tuple:
@@ -174,9 +137,14 @@ def _prepare(rank: int, orders: Orders) -> tuple:
     if sys.platform != "win32":
         interface = "lo" if sys.platform == "linux" else "lo0"
         os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = interface
+    multiprocessing.set_start_method(orders.start_method, force=True)
+    import numpy
     import torch
     import torch.distributed as dist
 
+    # Warm ranks are copies of one process: without this all would draw the same numbers in all launches.
+    torch.default_generator.seed()
+    numpy.random.seed()
     torch.set_num_threads(orders.threads)
     if orders.debug:
         dist.set_debug_level(dist.DebugLevel.DETAIL)
@@ -195,7 +163,7 @@ def _join_group(rank: int, orders: Orders) -> None:
         store=dist.FileStore(os.path.join(orders.folder, "store"), orders.world_size),
         rank=rank,
         world_size=orders.world_size,
-        timeout=timedelta(seconds=orders.timeout) if orders.timeout else FOREVER,
+        timeout=timedelta(seconds=min(orders.timeout or FOREVER, FOREVER)),
     )
 
 
@@ -215,27 +183,32 @@ def _save_result(result: object, path: Path) -> None:
 def _describe(rank: int, error: BaseException) -> Failure:
     try:
         message = str(error)
-    except Exception as second:
+    except BaseException as second:
         message = f"(its message cannot be shown: {type(second).__name__})"
     summary = traceback.extract_tb(error.__traceback__)
     return Failure(
         rank=rank,
         error_type=type(error).__name__,
-        message=message,
+        message=_printable(message),
         frames=tuple(Frame(f.filename, f.lineno or 0, f.name) for f in summary),
-        traceback="".join(traceback.format_exception(error)),
+        traceback=_printable("".join(traceback.format_exception(error))),
         at=time.monotonic(),
     )
 
 
+def _printable(text: str) -> str:
+    """Without the lone surrogates that a file name can hold and no notebook can take."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def _leave() -> None:
-    """Leave the group, then the process, at once: torch's own exit can abort (see chapter 02)."""
+    """Leave the group and end what this rank started and left running."""
     from ddp_src.distributed import leave
 
     leave()
     for child in multiprocessing.active_children():
-        child.terminate()
+        child.kill()  # one that ignores a polite signal would keep the next line waiting
     util._exit_function()  # what a child of multiprocessing does at its end, such as unlinking semaphores
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # fn closed it
+            stream.flush()

@@ -6,6 +6,8 @@ import multiprocessing
 import signal
 import sys
 
+from ddp_src._failures import LaunchRefused
+
 # Imports only, and never ddp_src or the learner's modules, so that edits to them count at the next launch.
 # DDP imports torch._dynamo when the first model is wrapped, which would cost every rank a second.
 PRELOAD = ("torch", "torch.distributed", "torch.nn.parallel", "torch._dynamo", "cloudpickle")
@@ -30,5 +32,10 @@ def warm_up() -> None:
     old = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         forkserver.ensure_running()
+    except OSError as error:
+        raise LaunchRefused(
+            f'the warm server cannot start ({error}): set a shorter TMPDIR, or use start_method="spawn".',
+            f'热启动服务无法启动（{error}）：请换一个路径较短的 TMPDIR，或使用 start_method="spawn"。',
+        ) from None
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, old)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -12,6 +13,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from ddp_src import _rank
 from ddp_src._output import Output
 from ddp_src._rank import Failure, Frame, Orders
 
@@ -20,6 +22,7 @@ SETTLE = 0.1  # an earlier failure may still be on its way
 CAUSE_GRACE = 2.0  # a rank lost its peer: the rank that died is reported within this
 LEAVE_GRACE = 10.0
 STACK_GRACE = 1.0
+_ESCAPED = r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))"  # what is not ASCII, in a faulthandler dump
 
 
 @dataclass(frozen=True)
@@ -78,8 +81,10 @@ class Watch:
         handles = [self._channels[r] for r in running] + [self._processes[r].sentinel for r in running]
         ready = set(wait(handles, timeout=TICK))
         for rank in running:
-            if self._channels[rank] in ready or self._processes[rank].sentinel in ready:
-                self._hear(rank, ended=self._processes[rank].sentinel in ready)
+            # The sentinel alone would not do: a process that the rank has forked holds it open.
+            ended = self._processes[rank].exitcode is not None
+            if ended or self._channels[rank] in ready:
+                self._hear(rank, ended=ended)
         if all(state == "ready" for state in self._states):
             self._start_all()
 
@@ -95,7 +100,7 @@ class Watch:
         except (EOFError, OSError):
             ended = True
         if ended and self._states[rank] != "failed":
-            self._processes[rank].join()
+            _await_end([self._processes[rank]], CAUSE_GRACE)
             self._note(self._without_a_word(rank))
 
     def _note(self, failure: Failure) -> None:
@@ -112,11 +117,9 @@ class Watch:
                 self._hear(rank, ended=True)
 
     def _without_a_word(self, rank: int) -> Failure:
-        code = self._processes[rank].exitcode or 0
-        name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         return Failure(
             rank=rank,
-            error_type="ended by " + name if code < 0 else "ended with " + name,
+            error_type=_how_it_ended(self._processes[rank].exitcode),
             message=_last_words(self._orders.log(rank)),
             at=time.monotonic(),
         )
@@ -148,23 +151,24 @@ class Watch:
         """Ask `ranks` for their Python stacks and read what they wrote."""
         if not hasattr(signal, "SIGUSR1"):
             return {}
-        for rank in ranks:
-            if self._orders.stack(rank).exists():  # before that the signal would end the rank
+        # before its file is there the signal would end a rank
+        paths = {rank: self._orders.stack(rank) for rank in ranks if self._orders.stack(rank).exists()}
+        for rank in paths:
+            with contextlib.suppress(ProcessLookupError):  # it ended in this very moment
                 os.kill(self._processes[rank].pid, signal.SIGUSR1)
         until = time.monotonic() + STACK_GRACE
         sizes, before = [0], None
         while time.monotonic() < until and (0 in sizes or sizes != before):
             time.sleep(0.01)
-            before, sizes = sizes, [_size(self._orders.stack(rank)) for rank in ranks]
-        return {rank: _parse_stack(self._orders.stack(rank)) for rank in ranks}
+            before, sizes = sizes, [path.stat().st_size for path in paths.values()]
+        return {rank: _parse_stack(path) for rank, path in paths.items()}
 
     def _release(self) -> None:
         """All have returned: let them leave the group together and wait for their end."""
         for channel in self._channels:
-            channel.send("leave")
-        until = time.monotonic() + LEAVE_GRACE
-        for process in self._processes:
-            process.join(max(0.0, until - time.monotonic()))
+            with contextlib.suppress(OSError):  # it ended by itself, after it had returned
+                channel.send("leave")
+        _await_end(self._processes, LEAVE_GRACE)
 
 
 def end_all(processes: Sequence[BaseProcess]) -> None:
@@ -174,8 +178,25 @@ def end_all(processes: Sequence[BaseProcess]) -> None:
             os.killpg(process.pid, signal.SIGKILL)
         except (AttributeError, ProcessLookupError, PermissionError):
             process.kill()  # no groups on this system, or it had not made its own yet
+    _await_end(processes, LEAVE_GRACE)
     for process in processes:
-        process.join()
+        process.join(0)  # lets go of its descriptors
+
+
+def _await_end(processes: Sequence[BaseProcess], seconds: float) -> None:
+    """Wait until all have ended. `join` would also wait for the processes that they have forked."""
+    until = time.monotonic() + seconds
+    while any(process.exitcode is None for process in processes) and time.monotonic() < until:
+        time.sleep(0.002)
+
+
+def _how_it_ended(exitcode: int | None) -> str:
+    if exitcode is None:
+        return "closed its connection"
+    if exitcode >= 0:
+        return f"ended with exit code {exitcode}"
+    name = {number.value: number.name for number in signal.Signals}.get(-exitcode, f"signal {-exitcode}")
+    return f"ended by {name}"
 
 
 def _last_words(log: Path) -> str:
@@ -184,14 +205,14 @@ def _last_words(log: Path) -> str:
     return "\n".join(line for line in lines[-5:] if line.strip())
 
 
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
-
-
 def _parse_stack(path: Path) -> tuple[Frame, ...]:
-    """The main thread's stack from a faulthandler dump, outermost call first."""
-    text = path.read_text(errors="replace") if path.exists() else ""
-    # faulthandler lists the main thread last
-    main = text.split("most recent call first")[-1]
+    """The main thread's stack from a faulthandler dump, outermost call first, from the rank's entry on."""
+    # faulthandler lists the main thread last, and writes in ASCII
+    main = path.read_text(errors="replace").split("most recent call first")[-1]
+    main = re.sub(
+        r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))", lambda m: chr(int(m[m.lastindex], 16)), main
+    )
     found = re.findall(r'File "(.+)", line (\d+) in (.+)', main)
-    return tuple(Frame(file, int(line), function) for file, line, function in reversed(found))
+    frames = [Frame(file, int(line), function) for file, line, function in reversed(found)]
+    entered = [i for i, frame in enumerate(frames) if frame.file == _rank.__file__]
+    return tuple(frames[entered[0] :]) if entered else ()

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
+import re
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from multiprocessing import Pipe
+from multiprocessing import Pipe, process
 from pathlib import Path
 
-from ddp_src import _payload
+from ddp_src._checks import check_call, check_seconds, number_of_ranks, pack, usable_backend
 from ddp_src._failures import LaunchError, LaunchRefused, RankFailed, RanksStuck, TimeLimitReached
 from ddp_src._folder import private_folder
 from ddp_src._output import Output
 from ddp_src._rank import Orders, run
 from ddp_src._server import default_start_method, warm_up
 from ddp_src._watch import Outcome, Watch, end_all
-from ddp_src.errors import ConfigError
 
 __all__ = ["LaunchError", "LaunchRefused", "RankFailed", "RanksStuck", "TimeLimitReached", "spawn", "warm_up"]
 
@@ -52,15 +54,24 @@ def spawn(
 
     Raises `LaunchRefused` before anything starts, `RankFailed`, `RanksStuck` or `TimeLimitReached`.
     """
-    nprocs, backend = _checked(fn, nprocs, backend, start_method)
-    payload = _pack(fn, tuple(args))
+    check_call(fn, args, start_method)
+    check_seconds("timeout", timeout)
+    check_seconds("time_limit", time_limit)
+    nprocs = number_of_ranks(nprocs)
+    backend = usable_backend(backend, nprocs)
+    payload = pack(fn, tuple(args))
+    _say_once(nprocs, backend)
     with private_folder() as folder:
         orders = _orders(folder, Path(log_dir or folder), nprocs, backend, timeout, debug)
         orders.payload().write_bytes(payload)
-        output = Output([orders.log(rank) for rank in range(nprocs)], show=show)
+        output = _output(orders, show=show)
         outcome = _run_ranks(orders, output, start_method, time_limit)
         _raise_if_failed(outcome, orders, time_limit)
-        return [pickle.loads(orders.result(rank).read_bytes()) for rank in range(nprocs)]
+        results = [pickle.loads(orders.result(rank).read_bytes()) for rank in range(nprocs)]
+        if not log_dir and not output.cut:
+            for rank in range(nprocs):
+                orders.log(rank).unlink()
+        return results
 
 
 def _run_ranks(orders: Orders, output: Output, start_method: str, time_limit: float | None) -> Outcome:
@@ -69,15 +80,33 @@ def _run_ranks(orders: Orders, output: Output, start_method: str, time_limit: fl
     lifelines, held = zip(*(Pipe(duplex=False) for _ in range(orders.world_size)), strict=True)
     processes = []
     try:
-        processes = _start((orders, theirs, lifelines), orders.world_size, start_method)
+        with _interrupt_waits():
+            processes = _start((orders, theirs, lifelines), orders.world_size, start_method)
         for end in (*theirs, *lifelines):
             end.close()
         return Watch(processes, ours, orders, output).follow(time_limit)
     finally:
-        end_all(processes)
-        output.close()
-        for end in (*ours, *theirs, *lifelines, *held):
-            end.close()
+        with _interrupt_waits():
+            end_all(processes)
+            for end in (*ours, *theirs, *lifelines, *held):
+                end.close()
+            output.close()
+
+
+@contextmanager
+def _interrupt_waits() -> Iterator[None]:
+    """Hold Ctrl-C back until the block is done, so that no rank is started and then forgotten."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held = []
+    handler = signal.signal(signal.SIGINT, lambda *args: held.append(args))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if held:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _start(rank_args: tuple, nprocs: int, start_method: str) -> list:
@@ -85,7 +114,7 @@ def _start(rank_args: tuple, nprocs: int, start_method: str) -> list:
 
     if start_method == "auto":
         start_method = default_start_method()
-    with _main_is_not_imported_again():
+    with _ranks_start_here():
         if start_method == "spawn":
             return mp.spawn(run, args=rank_args, nprocs=nprocs, join=False).processes
         warm_up()
@@ -96,70 +125,32 @@ _starting = threading.Lock()
 
 
 @contextmanager
-def _main_is_not_imported_again() -> Iterator[None]:
+def _ranks_start_here() -> Iterator[None]:
     """Keep multiprocessing from running the caller's script in every rank, main guard or not.
 
-    Nothing needs it there: what the script defines travels by value.
+    Nothing needs it there: what the script defines travels by value. And "" in `sys.path` shall mean the
+    folder that is current now, which multiprocessing takes for the one at the start of this process.
     """
-    main = sys.modules["__main__"]
+    main, first_folder = sys.modules["__main__"], process.ORIGINAL_DIR
     with _starting:
         hidden = {name: vars(main).pop(name) for name in ("__spec__", "__file__") if name in vars(main)}
-        main.__spec__ = None
+        main.__spec__, process.ORIGINAL_DIR = None, os.getcwd()
         try:
             yield
         finally:
             vars(main).update(hidden)
-
-
-def _checked(fn: Callable, nprocs: int | None, backend: str, start_method: str) -> tuple[int, str]:
-    """Refuse what cannot work; return the number of ranks and the backend."""
-    import torch
-
-    from ddp_src.distributed import choose_backend
-
-    if not callable(fn):
-        raise LaunchRefused(
-            f"spawn needs a function and got {fn!r}: pass the function itself, without calling it.",
-            f"spawn 需要一个函数，收到的却是 {fn!r}：请传函数本身，不要先调用它。",
-        )
-    if nprocs is None:
-        nprocs = torch.cuda.device_count() or 2
-    if not isinstance(nprocs, int) or isinstance(nprocs, bool) or nprocs < 1:
-        raise LaunchRefused(
-            f"nprocs is {nprocs!r}: it must be a whole number, 1 or more.",
-            f"nprocs 是 {nprocs!r}：它必须是不小于 1 的整数。",
-        )
-    if start_method not in ("auto", "spawn", "forkserver"):
-        raise LaunchRefused(
-            f'start_method is {start_method!r}: choose "auto", "spawn" or "forkserver".',
-            f'start_method 是 {start_method!r}：请选择 "auto"、"spawn" 或 "forkserver"。',
-        )
-    try:
-        chosen = choose_backend(backend, nprocs)
-    except ConfigError as error:
-        raise LaunchRefused(error.en, error.zh) from None
-    _say_once(f"{nprocs} ranks · {chosen} · {'one GPU each' if chosen == 'nccl' else 'CPU'}")
-    return nprocs, chosen
+            process.ORIGINAL_DIR = first_folder
 
 
 _said: set[str] = set()
 
 
-def _say_once(line: str) -> None:
+def _say_once(nprocs: int, backend: str) -> None:
+    ranks = "1 rank" if nprocs == 1 else f"{nprocs} ranks"
+    line = f"{ranks} · {backend} · {'one GPU each' if backend == 'nccl' else 'CPU'}"
     if line not in _said:
         _said.add(line)
         print(line, flush=True)
-
-
-def _pack(fn: Callable, args: tuple) -> bytes:
-    try:
-        return _payload.dumps((fn, args))
-    except Exception as error:
-        culprit = _payload.culprit(fn, args)
-        raise LaunchRefused(
-            f"{culprit} cannot be sent to the ranks ({error}): create it inside the function.",
-            f"{culprit} 无法传给各个 rank（{error}）：请在函数里面创建它。",
-        ) from None
 
 
 def _orders(
@@ -167,7 +158,7 @@ def _orders(
 ) -> Orders:
     from ddp_src.distributed import threads_per_rank
 
-    logs.mkdir(parents=True, exist_ok=True)
+    threads = os.environ.get("OMP_NUM_THREADS", "")
     return Orders(
         folder=str(folder),
         logs=str(logs.absolute()),
@@ -175,9 +166,21 @@ def _orders(
         backend=backend,
         timeout=timeout,
         debug=debug,
-        threads=int(os.environ.get("OMP_NUM_THREADS") or threads_per_rank(nprocs)),
+        threads=int(threads) if re.fullmatch("[1-9][0-9]*", threads) else threads_per_rank(nprocs),
         environ=dict(os.environ),
+        start_method=multiprocessing.get_start_method(allow_none=True),
     )
+
+
+def _output(orders: Orders, *, show: bool) -> Output:
+    try:
+        os.makedirs(orders.logs, exist_ok=True)
+        return Output([orders.log(rank) for rank in range(orders.world_size)], show=show)
+    except OSError as error:
+        raise LaunchRefused(
+            f"log_dir {orders.logs} cannot be written ({error.strerror}): choose another folder.",
+            f"log_dir {orders.logs} 无法写入（{error.strerror}）：请换一个目录。",
+        ) from None
 
 
 def _raise_if_failed(outcome: Outcome, orders: Orders, time_limit: float | None) -> None:
@@ -188,6 +191,6 @@ def _raise_if_failed(outcome: Outcome, orders: Orders, time_limit: float | None)
     if outcome.stuck:
         raise RanksStuck(outcome.standings, orders.timeout)
     log = orders.log(outcome.failure.rank)
-    with open(log, "a", encoding="utf-8") as file:
+    with open(log, "a", encoding="utf-8", errors="backslashreplace") as file:
         file.write(outcome.failure.traceback)
     raise RankFailed(outcome.failure, outcome.standings, log)

@@ -1,0 +1,80 @@
+"""What a launch refuses before anything starts: each refusal names the value and says what to do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from multiprocessing import get_all_start_methods
+
+from ddp_src import _payload
+from ddp_src._failures import LaunchRefused
+from ddp_src.errors import ConfigError
+
+
+def check_call(fn: Callable, args: tuple, start_method: str) -> None:
+    if not callable(fn):
+        raise LaunchRefused(
+            f"spawn needs a function and got {fn!r}: pass the function itself, without calling it.",
+            f"spawn 需要一个函数，收到的却是 {fn!r}：请传函数本身，不要先调用它。",
+        )
+    if not isinstance(args, tuple | list):
+        raise LaunchRefused(
+            f"args is a {type(args).__name__}: it must be a tuple; write one argument as (x,), with a comma.",
+            f"args 的类型是 {type(args).__name__}：它必须是元组，只有一个参数时写作 (x,)，逗号不能少。",
+        )
+    methods = ["auto", *(name for name in ("spawn", "forkserver") if name in get_all_start_methods())]
+    if start_method not in methods:
+        names = ", ".join(f'"{name}"' for name in methods)
+        raise LaunchRefused(
+            f"start_method is {start_method!r}: choose one of {names}.",
+            f"start_method 是 {start_method!r}：请从 {names} 中选择。",
+        )
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise LaunchRefused(
+            "the working folder has been deleted: change to one that exists with os.chdir.",
+            "当前工作目录已被删除：请先用 os.chdir 换到一个存在的目录。",
+        ) from None
+
+
+def check_seconds(name: str, value: float | None) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if value is not None and not (number and value > 0):
+        raise LaunchRefused(
+            f"{name} is {value!r}: it must be a number of seconds above 0, or None for no limit.",
+            f"{name} 是 {value!r}：它必须是大于 0 的秒数，不限时则写 None。",
+        )
+
+
+def number_of_ranks(nprocs: int | None) -> int:
+    import torch
+
+    if nprocs is None:
+        return torch.cuda.device_count() or 2
+    if not isinstance(nprocs, int) or isinstance(nprocs, bool) or nprocs < 1:
+        raise LaunchRefused(
+            f"nprocs is {nprocs!r}: it must be a whole number, 1 or more.",
+            f"nprocs 是 {nprocs!r}：它必须是不小于 1 的整数。",
+        )
+    return nprocs
+
+
+def usable_backend(backend: str, nprocs: int) -> str:
+    from ddp_src.distributed import choose_backend
+
+    try:
+        return choose_backend(backend, nprocs)
+    except ConfigError as error:
+        raise LaunchRefused(error.en, error.zh) from None
+
+
+def pack(fn: Callable, args: tuple) -> bytes:
+    try:
+        return _payload.dumps((fn, args))
+    except Exception as error:
+        culprit = _payload.culprit(fn, args)
+        raise LaunchRefused(
+            f"{culprit} cannot be sent to the ranks ({error}): create it inside the function.",
+            f"{culprit} 无法传给各个 rank（{error}）：请在函数里面创建它。",
+        ) from None

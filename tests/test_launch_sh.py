@@ -23,7 +23,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 # All that launch.sh may use of a system, beside bash and Python.
-TOOLS = ["awk", "bash", "cat", "cksum", "curl", "cut", "df", "dirname", "env", "grep", "id"]
+TOOLS = ["awk", "bash", "cat", "cksum", "cut", "df", "dirname", "env", "grep", "id"]
 TOOLS += ["mkdir", "mv", "rm", "sed", "tail", "tr", "uname"]
 
 pytestmark = pytest.mark.timeout(60)
@@ -334,8 +334,8 @@ def test_torch_comes_from_the_cpu_index_where_it_answers(
     place: Workplace, httpserver_folder: str, fetcher: str
 ):
     place.stand_in()
-    if fetcher == "python":
-        (place.bin / "curl").unlink()
+    if fetcher == "curl":
+        (place.bin / "curl").symlink_to(shutil.which("curl") or pytest.skip("curl is not installed"))
     result = place.run("setup", TORCH_INDEX_URL=httpserver_folder)
     assert result.returncode == 0, result.stderr
     assert installs(place)[1] == f"--index-url {httpserver_folder} torch>=2.14,<3 torchvision>=0.29,<1"

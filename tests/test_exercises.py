@@ -77,24 +77,25 @@ def test_another_right_answer_is_right(fn, told):
     assert told(fn) == RIGHT
 
 
-def test_an_answer_that_changes_its_arguments_is_judged_by_its_value(told):
-    def global_loss(losses, counts):
-        total = 0.0
-        samples = sum(counts)
-        while losses:
-            total += losses.pop() * counts.pop()
-        return total / samples
-
-    assert told(global_loss) == RIGHT
+PLAIN_MEAN = [
+    "✗ quickstart-1: right for 128 and 128 samples; for 128 and 16 you give 0.606, "
+    "the samples' mean is 0.518: weigh each loss by its count.",
+    "✗ quickstart-1：样本数是 128 和 128 时是对的；样本数是 128 和 16 时，你给出 0.606，"
+    "而全部样本的平均损失是 0.518：每个损失要按样本数加权。",
+]
 
 
 def test_a_mean_that_ignores_the_counts_is_told_where_it_is_right_and_where_not(told):
-    assert told(lambda losses, counts: sum(losses) / len(losses)) == [
-        "✗ quickstart-1: right for 128 and 128 samples; for 128 and 16 you give 0.606, "
-        "the samples' mean is 0.518: weigh each loss by its count.",
-        "✗ quickstart-1：样本数是 128 和 128 时是对的；样本数是 128 和 16 时，你给出 0.606，"
-        "而全部样本的平均损失是 0.518：每个损失要按样本数加权。",
-    ]
+    assert told(lambda losses, counts: sum(losses) / len(losses)) == PLAIN_MEAN
+
+
+def test_an_answer_that_changes_its_arguments_is_judged_by_its_value(told):
+    def global_loss(losses, counts):
+        ranks = len(losses)
+        counts.clear()
+        return sum(losses.pop() for _ in range(ranks)) / ranks
+
+    assert told(global_loss) == PLAIN_MEAN
 
 
 def test_a_mean_larger_than_every_loss_is_told_so(told):

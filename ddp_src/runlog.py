@@ -115,7 +115,7 @@ def _line(record: Step | Epoch) -> str:
 def _records(path: Path) -> Iterable[Step | Epoch]:
     if not path.exists():
         return
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             fields = json.loads(line)
         except ValueError:  # the line that a killed rank was writing

@@ -48,4 +48,4 @@ def test_conda_environment_takes_everything_but_python_and_pip_from_pyproject():
 def test_workflow_runs_what_any_machine_runs():
     workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"))
     commands = [step["run"] for step in workflow["jobs"]["test"]["steps"] if "run" in step]
-    assert commands == [".ci/run"]
+    assert [command.split()[-1] for command in commands] == [".ci/run"]

@@ -46,7 +46,7 @@ class _Collector(HTMLParser):
 def links(markdown: str) -> list[Link]:
     """Every link and picture, written in markdown or in HTML; code is not looked into."""
     collector = _Collector()
-    collector.feed(MarkdownIt("commonmark").enable("table").render(markdown))
+    collector.feed(MarkdownIt("commonmark").render(markdown))
     return collector.found
 
 

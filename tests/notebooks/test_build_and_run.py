@@ -24,6 +24,13 @@ def test_building_twice_gives_the_same_bytes(house):
     assert {lang: house.path(lang).read_bytes() for lang in ("en", "zh")} == first
 
 
+def test_cells_are_numbered_by_their_place_whatever_a_session_left(house):
+    before = house.path("en").read_bytes()
+    house.change("notebooks/en/00_tiny.ipynb", '"execution_count": 2', '"execution_count": 17')
+    house("build")
+    assert house.path("en").read_bytes() == before
+
+
 def test_each_edition_is_a_valid_notebook_in_its_language(house):
     for lang, title, text in (
         ("en", "A tiny chapter", "Three quarters are"),

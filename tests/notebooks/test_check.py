@@ -179,6 +179,8 @@ def test_picture_without_alt_text(house, lang):
         f"00_tiny {lang} picture: its picture has no alt text; write one in a cell {marker}. "
         f"它的图片没有替代文字；请写在单元格 {marker} 里。"
     ]
+    (picture,) = house.notebook(lang)["picture"].outputs
+    assert picture.metadata == {}
 
 
 def test_picture_in_prose_without_alt_text(house):

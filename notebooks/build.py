@@ -5,6 +5,13 @@ run [NN ...]              the same, after running each chapter whose outputs are
 check [--draft] [NN ...]  list what keeps a chapter from being published
 ack NN ID [ID ...]        show paragraphs in both languages and stamp them as compared
 
+A chapter's source, notebooks/src/NN_slug.py, is made of these cells:
+
+# %% [markdown] id="why-shard" lang="en"              a paragraph, and right after it
+# %% [markdown] id="why-shard" lang="zh" sync="..."   its translation; `ack` writes the sync
+# %% id="two-ranks"                                   code, the same in both editions
+# %% [markdown] id="two-ranks-alt" alt="two-ranks" lang="en"   what that cell's picture shows, in words
+
 Exit status: 0 all is well; 1 something was found, or a cell failed; 2 wrong words or an unreadable source.
 """
 

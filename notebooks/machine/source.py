@@ -97,7 +97,7 @@ class _Reader:
 
     def check_attributes(self, cell_type: str, attributes: dict) -> str:
         """Return the cell's id."""
-        kind = "code" if cell_type == "code" else attributes.get("lang", "")
+        kind = "code" if cell_type == "code" else str(attributes.get("lang", ""))
         unknown = sorted(set(attributes) - _ALLOWED.get(kind, _ALLOWED["zh"]))
         if unknown:
             value = attributes[unknown[0]]

@@ -200,7 +200,6 @@ def test_picture_in_prose_without_alt_text(house):
     [
         ("[x](gone.md)", "gone.md"),
         ("[x](../../gone.md#part)", "../../gone.md#part"),
-        ("[x](../../readme.MD)", "../../readme.MD"),
         ("![x](gone.png)", "gone.png"),
         ('<a href="gone.md">x</a>', "gone.md"),
         ('<img alt="x" src="gone.png">', "gone.png"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .errors import ConfigError
+from ddp_src.errors import ConfigError
 
 
 class SimpleModel(nn.Module):

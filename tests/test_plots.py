@@ -462,7 +462,9 @@ def test_accuracy_in_percent_with_its_standard_error():
 
 @pytest.mark.parametrize("values", [(0.1,), (1.0,), (0.0, 1.0), tuple(0.8 + i / 1000 for i in range(100))])
 def test_accuracy_can_be_read_with_any_number_of_epochs(values):
-    assert_readable(accuracy(epochs(*values)))
+    figure = accuracy(epochs(*values))
+    assert_readable(figure)
+    assert all(t.get_text().lstrip("−").isdigit() for t in figure.axes[0].get_xticklabels())
 
 
 def test_accuracy_of_nothing_says_what_to_do():

@@ -1,10 +1,10 @@
 """Figures made from run logs. Ranks never import this: figures are drawn where the records are read."""
 
-from .accuracy import accuracy
-from .loss import losses
-from .phases import phases
-from .run import draw_run
-from .style import RANK_COLORS, RANK_LINES, house_style, new_figure, rank_line, save, to_png
+from ddp_src.plots.accuracy import accuracy
+from ddp_src.plots.loss import losses
+from ddp_src.plots.phases import phases
+from ddp_src.plots.run import draw_run
+from ddp_src.plots.style import RANK_COLORS, RANK_LINES, house_style, new_figure, rank_line, save, to_png
 
 __all__ = [
     "RANK_COLORS",

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ..errors import DataError
-from ..runlog import Epoch
-from .style import house_style, new_figure
+from ddp_src.errors import DataError
+from ddp_src.plots.style import house_style, new_figure
+from ddp_src.runlog import Epoch
 
 
 @house_style()

@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ..errors import DataError
-from ..runlog import Step, mean_losses
-from .style import house_style, new_figure, rank_line
+from ddp_src.errors import DataError
+from ddp_src.plots.style import house_style, new_figure, rank_line
+from ddp_src.runlog import Step, mean_losses
 
 _BOUND = 1e-12  # rounding in float64 stays far below, a mistake in the averaging far above
 _OPEN_CIRCLES = {"linestyle": "none", "marker": "o", "markerfacecolor": "white", "markeredgecolor": "black"}

@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 
-from ..errors import DataError
-from ..runlog import Step
-from .style import house_style, new_figure
+from ddp_src.errors import DataError
+from ddp_src.plots.style import house_style, new_figure
+from ddp_src.runlog import Step
 
 # field of Step, label, fill, hatch: pale fills, so that numbers on them stay readable
 PHASES = (

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..errors import CheckpointError
-from ..runlog import read_run
-from .accuracy import accuracy
-from .loss import losses
-from .phases import phases
-from .style import save
+from ddp_src.errors import CheckpointError
+from ddp_src.plots.accuracy import accuracy
+from ddp_src.plots.loss import losses
+from ddp_src.plots.phases import phases
+from ddp_src.plots.style import save
+from ddp_src.runlog import read_run
 
 
 def draw_run(folder: str | Path) -> list[Path]:

@@ -12,7 +12,7 @@ import matplotlib.style
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from ..errors import CheckpointError
+from ddp_src.errors import CheckpointError
 
 WIDTH = 7.0  # inches; at DPI about 1,000 pixels, shown by a notebook at 700
 DPI = 144

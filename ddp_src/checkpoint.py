@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from torch import nn
 
 from ddp_src.distributed import unwrap
 from ddp_src.errors import CheckpointError
+from ddp_src.files import whole_file
 from ddp_src.runfolder import CHECKPOINT, cannot_write
 
 
@@ -32,7 +32,7 @@ def save_checkpoint(folder: str, *, model: nn.Module, optimizer: torch.optim.Opt
         "optimizer": optimizer.state_dict(),
         "generators": generators,
     }
-    write_atomically(state, Path(folder, CHECKPOINT))
+    write_checkpoint(state, Path(folder, CHECKPOINT))
 
 
 def load_checkpoint(folder: str, *, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
@@ -59,21 +59,17 @@ def load_checkpoint(folder: str, *, model: nn.Module, optimizer: torch.optim.Opt
         ) from error
 
 
-def write_atomically(state: dict[str, Any], path: Path) -> None:
-    """`torch.save` to a temporary name in the same folder, flush to the disk, rename."""
-    fresh = path.with_name(path.name + ".new")
+def write_checkpoint(state: dict[str, Any], path: Path) -> None:
+    """`torch.save`, whole or not at all; raises `CheckpointError` if the file cannot be written."""
     try:
-        with open(fresh, "wb") as file:
+        with whole_file(path) as file:
             torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(fresh, path)
     except OSError as error:
         raise cannot_write(path, error) from None
-    except RuntimeError as error:  # torch's zip writer reports a full disk as this
-        raise cannot_write(path, OSError(0, str(error).splitlines()[0])) from None
-    finally:
-        fresh.unlink(missing_ok=True)
+    except RuntimeError as error:  # torch's zip writer covers the system's reason with its own
+        if not isinstance(error.__context__, OSError):
+            raise
+        raise cannot_write(path, error.__context__) from None
 
 
 def _of_all_ranks(value: object) -> list:

@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from ddp_src.errors import CheckpointError
+from ddp_src.files import whole_file
 
 CONFIG, HARDWARE, CHECKPOINT = "config.json", "hardware.json", "checkpoint.pt"
 
@@ -66,13 +67,9 @@ def read_config(folder: str) -> dict:
 
 
 def write_json(path: Path, value: dict) -> None:
-    """Write through a temporary name, so that a reader sees the old file or the new one."""
-    fresh = path.with_name(path.name + ".new")
-    try:
-        fresh.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-        os.replace(fresh, path)
-    finally:
-        fresh.unlink(missing_ok=True)
+    """Write `value` as JSON, whole or not at all. Raises OSError."""
+    with whole_file(path) as file:
+        file.write((json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
 
 
 def cannot_write(path: str | Path, error: OSError) -> CheckpointError:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+
+from ddp_src.files import whole_file
 
 
 @dataclass(frozen=True)
@@ -69,10 +70,8 @@ class RunLogWriter:
         """Keep the first `keep_steps` steps of an earlier run in the same folder, drop the rest."""
         self.path = Path(folder) / f"rank{rank}.jsonl"
         kept = [r for r in _records(self.path) if _is_before(r, keep_steps)]
-        fresh = self.path.with_suffix(".jsonl.new")
-        with open(fresh, "w", encoding="utf-8") as file:
-            file.writelines(_line(record) for record in kept)
-        os.replace(fresh, self.path)
+        with whole_file(self.path) as file:
+            file.writelines(_line(record).encode() for record in kept)
         self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115 (closed in close)
 
     def write(self, record: Step | Epoch) -> None:

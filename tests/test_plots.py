@@ -20,6 +20,7 @@ from matplotlib.axis import Axis
 from matplotlib.colors import to_hex, to_rgba
 from matplotlib.text import Text
 
+from ddp_src import files
 from ddp_src.errors import CheckpointError, DataError
 from ddp_src.plots import (
     RANK_COLORS,
@@ -31,7 +32,6 @@ from ddp_src.plots import (
     phases,
     rank_line,
     save,
-    style,
     to_png,
 )
 from ddp_src.runlog import Epoch, RunLogWriter, Step
@@ -490,12 +490,10 @@ def test_save_on_a_full_disk_keeps_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "a.png"
     path.write_bytes(b"old")
 
-    def full(_path, data):
-        with open(_path, "wb") as file:
-            file.write(data[:10])
+    def full(descriptor):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(style.Path, "write_bytes", full)
+    monkeypatch.setattr(files.os, "fsync", full)
     with pytest.raises(CheckpointError) as caught:
         save(accuracy(epochs(0.5)), path)
     assert caught.value.en == (

@@ -5,11 +5,9 @@ from __future__ import annotations
 import dis
 import functools
 import inspect
-import io
 import linecache
 import reprlib
 from collections.abc import Callable
-from contextlib import redirect_stdout
 
 from ddp_src.exercises._attempt import Attempt, attempt
 from ddp_src.exercises._exercise import Exercise, Feedback
@@ -43,17 +41,16 @@ def _launch(exercise: Exercise, fn: Callable) -> list[Attempt]:
     file = getattr(getattr(fn, "__code__", None), "co_filename", "")
     lines = linecache.getlines(file)
     source = {file: (len(lines), None, lines, file)} if lines else {}
-    with redirect_stdout(io.StringIO()):  # spawn names its ranks and backend once per process
-        _wait_for_server()
-        return spawn(
-            attempt,
-            (exercise, fn, source),
-            exercise.nprocs,
-            backend="gloo",
-            timeout=TIMEOUT,
-            time_limit=TIME_LIMIT,
-            show=False,
-        )
+    _wait_for_server()
+    return spawn(
+        attempt,
+        (exercise, fn, source),
+        exercise.nprocs,
+        backend="gloo",
+        timeout=TIMEOUT,
+        time_limit=TIME_LIMIT,
+        show=False,
+    )
 
 
 @functools.cache

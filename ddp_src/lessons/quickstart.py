@@ -33,12 +33,13 @@ def train(rank: int, epochs: int = 10) -> Trained:
     world_size, device = dist.get_world_size(), place_of_this_rank().device
     torch.manual_seed(rank)  # a different seed on every rank, on purpose
 
+    # float64 rounds so finely that a difference to be seen is a mistake, not rounding
     digits = MNISTDataset.from_digits(load_digits(train=True), dtype=torch.float64)
     sampler = DistributedSampler(digits)  # hands each rank its share of the samples
     loader = DataLoader(digits, batch_size=256 // world_size, sampler=sampler)
 
     model = SimpleModel().to(device, torch.float64)
-    if world_size > 1:
+    if world_size > 1:  # one process alone trains without any DDP, to compare with
         model = DDP(model)  # copies rank 0's weights to every rank
     optimizer = torch.optim.Adam(model.parameters(), lr=0.001)
 
@@ -57,7 +58,8 @@ def train(rank: int, epochs: int = 10) -> Trained:
 def ask_for_nccl(rank: int) -> None:
     """The second fault of a first listing: the backend for GPUs, where there is none."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # so that a machine with GPUs shows it too
-    dist.new_group(backend="nccl")
+    dist.destroy_process_group()  # the one that `spawn` has joined
+    dist.init_process_group(backend="nccl", store=dist.HashStore(), rank=0, world_size=1)
 
 
 def first_listing(rank: int) -> list[int]:

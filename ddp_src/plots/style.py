@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import matplotlib.style
@@ -13,6 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from ddp_src.errors import CheckpointError
+from ddp_src.files import whole_file
 
 WIDTH = 7.0  # inches; at DPI about 1,000 pixels, shown by a notebook at 700
 DPI = 144
@@ -83,13 +83,10 @@ def to_png(figure: Figure) -> bytes:
 def save(figure: Figure, path: str | Path) -> Path:
     """Write the figure to `path` as PNG, whole or not at all; raises CheckpointError if that fails."""
     path = Path(path)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        unfinished.write_bytes(to_png(figure))
-        os.replace(unfinished, path)
+        with whole_file(path) as file:
+            file.write(to_png(figure))
     except OSError as error:
-        with suppress(OSError):
-            unfinished.unlink()
         raise CheckpointError(
             f"The figure {path} cannot be written ({error.strerror}): choose a folder with room that you may "
             "write to.",

@@ -1,12 +1,14 @@
 """Build the two notebooks of a chapter, byte for byte the same each time, keeping stored outputs."""
 
-import os
 from pathlib import Path
 
 import nbformat
 from nbformat import NotebookNode, v4
 
+from ddp_src.files import whole_file
+
 from .chapter import LANGS, Chapter, Code
+from .figures import write_figures
 from .prose import alt_text, markdown
 from .source import SourceError
 
@@ -30,9 +32,11 @@ def load(path: Path) -> NotebookNode | None:
 
 
 def build(chapter: Chapter, root: Path, stored: NotebookNode | None) -> None:
-    """Write both editions with the outputs of `stored`."""
+    """Write both editions with the outputs of `stored`, and the pictures that the READMEs take from them."""
     for lang in LANGS:
         _write(notebook_path(root, lang, chapter.stem), render(chapter, lang, stored))
+    if stored:
+        write_figures(chapter, root, stored)
 
 
 def render(chapter: Chapter, lang: str, stored: NotebookNode | None) -> str:
@@ -82,9 +86,5 @@ def _write(path: Path, text: str) -> None:
     if path.exists() and path.read_text(encoding="utf-8") == text:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    whole = path.with_name(f".{path.name}.new")
-    try:
-        whole.write_text(text, encoding="utf-8", newline="\n")
-        os.replace(whole, path)
-    finally:
-        whole.unlink(missing_ok=True)
+    with whole_file(path) as file:
+        file.write(text.encode())

@@ -10,6 +10,7 @@ from nbformat import NotebookNode
 from .build import load, notebook_path, pictures, render
 from .chapter import LANGS, Chapter, Code, Paragraph
 from .decimals import unshown_decimals
+from .figures import outdated
 from .links import link_problems
 from .source import SourceError
 from .stale import ran_hash
@@ -54,6 +55,12 @@ def check_chapter(chapter: Chapter, root: Path) -> Iterator[Finding]:
                 "这个 notebook 与由源文件构建的结果不同；请运行 `build.py build`。",
             )
         yield from _outputs(chapter, lang, notebook, root)
+        for path in outdated(chapter, root, notebook) if notebook else []:
+            yield Finding(
+                f"{where} {path.name}",
+                "a README shows this picture and it is not the cell's output; run `build.py build`.",
+                "README 用到的这张图与单元格的输出不同；请运行 `build.py build`。",
+            )
         for paragraph in chapter.paragraphs:
             text = paragraph.texts.get(lang, "")
             for en, zh in link_problems(text, folder=committed.parent, lang=lang, root=root):

@@ -26,6 +26,8 @@ usage: ./launch.sh COMMAND [options]
                      埋下已知的错误，看测试能否发现
   notebooks [NN…]    build the chapters from notebooks/src and run again what is stale
                      由 notebooks/src 生成各章，并重新运行已过期的部分
+  bench [--quick]    measure launch times, feeding and memory against their goals; writes bench.json
+                     测量启动时间、数据供给和内存，与目标对照；结果写入 bench.json
 
 variables of the first use | 首次使用时可设的变量
   PYTHON             the Python to use, 3.10 or newer | 要用的 Python，3.10 或更新
@@ -318,7 +320,12 @@ run_tests() {
 
 notebooks() {
   enter_environment
-  "$python" "$here/notebooks/build.py" build && exec "$python" "$here/notebooks/build.py" run "$@"
+  exec "$python" "$here/notebooks/build.py" run "$@"
+}
+
+bench() {
+  enter_environment
+  exec "$python" -m ddp_src.bench "$@"
 }
 
 main() {
@@ -326,7 +333,7 @@ main() {
   [ $# -eq 0 ] || shift
   case $command in
     help | -h | --help) usage ;;
-    setup | train | lab | notebooks) "$command" "$@" ;;
+    setup | train | lab | notebooks | bench) "$command" "$@" ;;
     test) run_tests "$@" ;;
     *)
       usage >&2

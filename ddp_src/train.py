@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader
 
 from ddp_src.checkpoint import load_checkpoint, save_checkpoint
 from ddp_src.config import Config
-from ddp_src.data import MNISTDataset, batches, test_loader, train_loader
+from ddp_src.data import MNISTDataset, batches, fetch_once, load_digits, test_loader, train_loader
 from ddp_src.distributed import (
     Place,
     digest,
@@ -36,7 +36,6 @@ from ddp_src.distributed import (
     sum_over_ranks,
     unwrap,
 )
-from ddp_src.download import fetch_once, load_digits
 from ddp_src.errors import ReplicasDiffer
 from ddp_src.model import build_model
 from ddp_src.recorder import History, Recorder, Stopwatch

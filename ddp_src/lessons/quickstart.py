@@ -13,9 +13,8 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
-from ddp_src.data import MNISTDataset
+from ddp_src.data import MNISTDataset, load_digits
 from ddp_src.distributed import place_of_this_rank
-from ddp_src.download import load_digits
 from ddp_src.model import SimpleModel
 from ddp_src.runlog import Step
 

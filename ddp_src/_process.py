@@ -56,8 +56,9 @@ def send_output_to(log: Path) -> None:
         (1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND),
     ):
         opened = os.open(target, flags, 0o600)
-        os.dup2(opened, descriptor)
-        os.close(opened)
+        if opened != descriptor:
+            os.dup2(opened, descriptor)
+            os.close(opened)
     os.dup2(1, 2)
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 (lives as long as the process)
     for descriptor, name in ((1, "stdout"), (2, "stderr")):

@@ -181,6 +181,7 @@ def _save_result(result: object, path: Path) -> None:
 
 
 def _describe(rank: int, error: BaseException) -> Failure:
+    at = time.monotonic()
     try:
         message = str(error)
     except BaseException as second:
@@ -192,7 +193,7 @@ def _describe(rank: int, error: BaseException) -> Failure:
         message=_printable(message),
         frames=tuple(Frame(f.filename, f.lineno or 0, f.name) for f in summary),
         traceback=_printable("".join(traceback.format_exception(error))),
-        at=time.monotonic(),
+        at=at,
     )
 
 

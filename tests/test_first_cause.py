@@ -1,0 +1,334 @@
+"""What `spawn` says when a launch goes wrong: which rank was first, why, and where in the learner's code."""
+
+import ctypes
+import os
+import re
+import signal
+import sys
+import threading
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ddp_src import RankFailed, RanksStuck, TimeLimitReached, spawn
+
+
+def failure(fn, args=(), nprocs=2, **options):
+    with pytest.raises(RankFailed) as caught:
+        spawn(fn, args, nprocs, **options)
+    return caught.value
+
+
+def where_ranks_stood(fn, nprocs=2, **options):
+    """The lines about ranks of a `RanksStuck`, without the folder of this file."""
+    options = {"timeout": 0.5, **options}
+    with pytest.raises(RanksStuck) as caught:
+        spawn(fn, (), nprocs, **options)
+    head_en, head_zh, *lines = str(caught.value).splitlines()
+    timeout = f"{options['timeout']:g}"
+    assert head_en == f"a rank waited more than {timeout} s in a collective that the others did not join"
+    assert head_zh == f"有 rank 在一次集合通信里等了超过 {timeout} 秒，而别的 rank 没有来"
+    return [re.sub(r"File .*, line \d+, in ", "", line) for line in lines]
+
+
+def wait_for_the_others():
+    dist.all_reduce(torch.ones(1))
+
+
+# --- how rank 1 can die while rank 0 sits in a collective ----------------------------------------------
+
+
+class NoText(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+class Untransportable(Exception):
+    def __init__(self):
+        super().__init__("holds a lock")
+        self.lock = threading.Lock()
+
+
+def raise_(error):
+    raise error
+
+
+DEATHS = {
+    "exception": (lambda: 1 / 0, "ZeroDivisionError", "division by zero"),
+    "exit code 3": (lambda: os._exit(3), "ended with exit code 3", ""),
+    "exit code 0": (lambda: os._exit(0), "ended with exit code 0", ""),
+    "sys.exit": (lambda: sys.exit(7), "SystemExit", "7"),
+    "interrupt": (lambda: os.kill(os.getpid(), signal.SIGINT), "KeyboardInterrupt", ""),
+    "SIGKILL": (lambda: os.kill(os.getpid(), signal.SIGKILL), "ended by SIGKILL", ""),
+    "SIGSEGV": (lambda: ctypes.string_at(0), "ended by SIGSEGV", ""),
+    "signal without a name": (lambda: os.kill(os.getpid(), 40), "ended by signal 40", ""),
+    "last words": (lambda: (os.write(2, b"out of luck\n"), os.abort()), "ended by SIGABRT", "out of luck"),
+    "import": (
+        lambda: __import__("no_such"),
+        "ModuleNotFoundError",
+        "No module named 'no_such'",
+    ),
+    "no text": (lambda: raise_(NoText()), "NoText", "(its message cannot be shown: RuntimeError)"),
+    "no pickle": (lambda: raise_(Untransportable()), "Untransportable", "holds a lock"),
+    "surrogate": (lambda: raise_(OSError("caf\udce9")), "OSError", "caf\\udce9"),
+    "like a lost peer": (lambda: raise_(OSError("Connection reset")), "OSError", "Connection reset"),
+    "like a timeout": (
+        lambda: raise_(TimeoutError("timed out waiting")),
+        "TimeoutError",
+        "timed out waiting",
+    ),
+}
+
+
+@pytest.mark.parametrize("death", DEATHS)
+def test_the_rank_that_died_is_named_and_not_its_victim(death):
+    die, error_type, message = DEATHS[death]
+
+    def work(rank):
+        if rank == 1:
+            die()
+        wait_for_the_others()
+
+    error = failure(work, timeout=60)
+    assert (error.rank, error.error_type, error.message) == (1, error_type, message)
+
+
+def test_the_text_leads_with_the_cause_and_the_learners_line():
+    def work(rank):
+        if rank == 1:
+            deeper()
+        wait_for_the_others()
+
+    def deeper():
+        raise ValueError("the loss is nan")
+
+    lines = str(failure(work)).splitlines()
+    assert lines[0] == "rank 1 failed first · rank 1 最先出错"
+    assert lines[1] == "ValueError: the loss is nan"
+    assert [line.strip() for line in lines[3:6:2]] == ["deeper()", 'raise ValueError("the loss is nan")']
+    assert [line.rsplit(" in ", 1)[1] for line in lines[2:6:2]] == ["work", "deeper"]
+    assert lines[6] == "rank 0 was ended with it · rank 0 随之结束"
+    assert lines[7].startswith("log · 日志: ")
+    log = lines[7].removeprefix("log · 日志: ")
+    with open(log, encoding="utf-8") as file:
+        assert file.read().rstrip().endswith("ValueError: the loss is nan")
+    assert len(lines) == 8
+
+
+def test_a_rank_that_died_without_a_word_is_quoted():
+    def work(rank):
+        print("loading", flush=True)
+        if rank == 1:
+            os._exit(5)
+        wait_for_the_others()
+
+    lines = str(failure(work)).splitlines()
+    assert lines[1] == "ended with exit code 5; the last that it printed · 它最后打印的是:"
+    assert lines[2] == "    loading"
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_of_two_failures_the_earlier_one_is_told(first, tmp_path):
+    def work(rank):
+        if rank == first:
+            (tmp_path / "early").touch()
+            raise KeyError("early")
+        while not (tmp_path / "early").exists():
+            pass
+        time.sleep(0.05)
+        raise KeyError("late")
+
+    error = failure(work)
+    assert (error.rank, error.message) == (first, "'early'")
+
+
+def test_an_error_that_only_passes_on_a_lost_peer_is_a_consequence():
+    def work(rank):
+        if rank == 1:
+            time.sleep(0.1)
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            wait_for_the_others()
+        except RuntimeError as error:
+            raise ValueError("training failed") from error
+
+    assert failure(work).error_type == "ended by SIGKILL"
+
+
+def test_collectives_of_different_size_end_the_launch():
+    error = failure(lambda rank: dist.all_reduce(torch.ones(3 + 1000 * rank)))
+    assert error.error_type == "ended by SIGABRT"
+    assert "Received data size doesn't match expected size" in error.message
+
+
+def test_debug_names_both_collectives_of_a_mismatch():
+    def work(rank):
+        if rank == 0:
+            dist.all_reduce(torch.ones(3))
+        else:
+            dist.broadcast(torch.ones(3), src=0)
+
+    error = failure(work, debug=True)
+    assert error.error_type == "RuntimeError"
+    assert "Detected mismatch between collectives on ranks" in error.message
+    assert "OpType=ALLREDUCE" in error.message and "OpType=BROADCAST" in error.message
+
+
+def test_debug_does_not_blame_the_victim():
+    def work(rank):
+        if rank == 1:
+            os._exit(3)
+        wait_for_the_others()
+
+    assert failure(work, debug=True, timeout=60).error_type == "ended with exit code 3"
+
+
+def test_a_result_that_cannot_travel_is_named():
+    error = failure(lambda rank: threading.Lock(), nprocs=1)
+    assert error.error_type == "TypeError"
+    assert error.message == (
+        "the return value, a lock, cannot be sent to the notebook (cannot pickle '_thread.lock' object): "
+        "return numbers, strings, tensors, or lists and dicts of them"
+    )
+
+
+def test_an_endless_recursion_is_a_short_text():
+    def work(rank):
+        return work(rank)
+
+    text = str(failure(work, nprocs=1))
+    assert "RecursionError: maximum recursion depth exceeded" in text
+    assert "calls not shown" in text
+    assert len(text.splitlines()) < 30
+
+
+def test_the_group_cannot_be_joined_twice():
+    error = failure(lambda rank: dist.init_process_group("gloo"))
+    assert error.message == "trying to initialize the default process group twice!"
+
+
+def test_a_module_edited_after_a_failure_is_quoted_as_it_is_now(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(tmp_path)
+    source = tmp_path / "faulty_module.py"
+    source.write_text("def work(rank):\n    return 1 / 0\n")
+    import faulty_module
+
+    assert "\n    return 1 / 0\n" in str(failure(faulty_module.work))
+    source.write_text("def work(rank):\n    return [][rank]\n")
+    assert "\n    return [][rank]\n" in str(failure(faulty_module.work))
+
+
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+def test_a_child_that_outlives_its_rank_hides_nothing(start_method):
+    def work(rank):
+        if rank == 1:
+            if os.fork() == 0:
+                time.sleep(1000)  # holds whatever the rank held open
+            os._exit(4)
+        wait_for_the_others()
+
+    assert failure(work, timeout=60, start_method=start_method).error_type == "ended with exit code 4"
+
+
+# --- hangs ------------------------------------------------------------------------------------------------
+
+
+def test_a_skipped_collective_is_told_with_every_ranks_place():
+    def work(rank):
+        if rank == 0:
+            dist.all_reduce(torch.ones(1))
+
+    assert where_ranks_stood(work) == [
+        "rank 0: in all_reduce, work",
+        "    dist.all_reduce(torch.ones(1))",
+        "rank 1: fn returned · 函数已经返回",
+    ]
+
+
+def test_a_barrier_for_one_rank_and_a_rank_asleep():
+    def work(rank):
+        if rank == 0:
+            dist.barrier()
+        time.sleep(1000)
+
+    assert where_ranks_stood(work) == [
+        "rank 0: in barrier, work",
+        "    dist.barrier()",
+        "rank 1: work",
+        "    time.sleep(1000)",
+    ]
+
+
+def test_a_rank_that_holds_the_gil_can_say_where_it_stands():
+    def 等待(rank):
+        if rank == 1:
+            ctypes.PyDLL(None).sleep(1000)
+        wait_for_the_others()
+
+    lines = where_ranks_stood(等待)
+    assert lines[0] == "rank 0: in all_reduce, wait_for_the_others"
+    assert lines[2:] == ["rank 1: 等待", "    ctypes.PyDLL(None).sleep(1000)"]
+
+
+def test_one_batch_too_many_on_one_rank():
+    def work(rank):
+        model = DistributedDataParallel(nn.Linear(1, 1))
+        for _ in range(2 + rank):
+            model(torch.ones(1, 1)).sum().backward()
+
+    assert where_ranks_stood(work) == [
+        "rank 0: fn returned · 函数已经返回",
+        "rank 1: in backward, work",
+        "    model(torch.ones(1, 1)).sum().backward()",
+    ]
+
+
+def test_a_timeout_is_told_as_one_whatever_the_learners_code_makes_of_it():
+    def work(rank):
+        if rank == 1:
+            time.sleep(1000)
+        try:
+            dist.all_reduce(torch.ones(1), async_op=True).wait()
+        except RuntimeError as error:
+            raise ValueError("training failed") from error
+
+    assert [line[:6] for line in where_ranks_stood(work)[::2]] == ["rank 0", "rank 1"]
+
+
+def test_a_hang_in_debug_mode_and_with_three_ranks():
+    def work(rank):
+        if rank == 1:
+            time.sleep(1000)
+        dist.all_reduce(torch.ones(1))
+
+    for options in ({"debug": True}, {"nprocs": 3}):
+        lines = where_ranks_stood(work, **options)
+        assert lines[0] == "rank 0: in all_reduce, work"
+        assert lines[3] == "    time.sleep(1000)"
+
+
+def test_ranks_that_compute_alone_for_longer_than_the_timeout_are_left_in_peace():
+    def work(rank):
+        until = time.monotonic() + 0.6
+        while time.monotonic() < until:
+            torch.ones(10).sum()
+        return rank
+
+    assert spawn(work, timeout=0.3) == [0, 1]
+    assert spawn(work, timeout=None) == [0, 1]
+
+
+@pytest.mark.parametrize("limit", [0.4, 0.001])
+def test_a_time_limit_ends_the_launch(limit):
+    with pytest.raises(TimeLimitReached) as caught:
+        spawn(lambda rank: time.sleep(1000), time_limit=limit)
+    lines = str(caught.value).splitlines()
+    assert lines[:2] == [
+        f"not done after {limit} s: all ranks were ended",
+        f"{limit} 秒内没有做完：所有 rank 都已结束",
+    ]
+    assert [line.split(":")[0] for line in lines if line.startswith("rank")] == ["rank 0", "rank 1"]

@@ -1,0 +1,291 @@
+"""`spawn`: results, what travels to the ranks and back, what they see, and what is refused."""
+
+import os
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ddp_src import LaunchRefused, distributed, launch, spawn
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_results_come_in_rank_order_from_a_joined_group(ranks):
+    def work(rank):
+        total = torch.tensor(10.0 + rank)
+        dist.all_reduce(total)
+        return rank, dist.get_rank(), dist.get_world_size(), total.item()
+
+    total = 10.0 * ranks + sum(range(ranks))
+    assert spawn(work, nprocs=ranks) == [(rank, rank, ranks, total) for rank in range(ranks)]
+
+
+def test_without_nprocs_there_are_two_ranks_on_a_machine_without_gpus(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert spawn(lambda rank: dist.get_backend()) == ["gloo", "gloo"]
+
+
+def train_one_step(rank):
+    """One SGD step on `rank` + 1: the mean gradient of y = w·x over two ranks is 1.5."""
+    model = nn.Linear(1, 1, bias=False, dtype=torch.float64)
+    nn.init.constant_(model.weight, float(rank))  # DDP starts all ranks from rank 0's weights
+    ddp = DistributedDataParallel(model)
+    ddp.loop = ddp  # a cycle, which only the garbage collector ends
+    ddp(torch.full((1, 1), rank + 1.0, dtype=torch.float64)).sum().backward()
+    torch.optim.SGD(ddp.parameters(), lr=1.0).step()
+    global alive
+    alive = ddp
+    return model.weight.item()
+
+
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+def test_ddp_trains_and_the_ranks_end_in_peace(start_method, monkeypatch, tmp_path):
+    codes = []
+    end_all = launch.end_all
+
+    def recorded(processes):
+        codes.extend(process.exitcode for process in processes)
+        end_all(processes)
+
+    monkeypatch.setattr(launch, "end_all", recorded)
+    assert spawn(train_one_step, start_method=start_method, log_dir=tmp_path) == [-1.5, -1.5]
+    assert codes == [0, 0]  # a DDP object that outlives its group can abort the process
+    assert "terminate called" not in (tmp_path / "rank0.log").read_text()
+
+
+def test_lambdas_closures_and_cell_like_classes_travel_both_ways():
+    class Point:
+        def __init__(self, x):
+            self.x = x
+
+    offset = 7
+    points = spawn(lambda rank, point: Point(point.x + rank + offset), (Point(1),))
+    assert [type(point) for point in points] == [Point, Point]
+    assert [point.x for point in points] == [8, 9]
+
+
+def test_every_rank_gets_copies_of_tensors_and_modules():
+    def one_sgd_step(rank, model, tensor):
+        tensor += 1
+        model(torch.ones(1, 1)).sum().backward()
+        torch.optim.SGD(model.parameters(), lr=1.0).step()
+        dist.barrier()
+        return model.weight.item(), tensor.item()
+
+    model, tensor = nn.Linear(1, 1, bias=False), torch.tensor(5.0)
+    nn.init.zeros_(model.weight)
+    model.share_memory()
+    assert spawn(one_sgd_step, (model, tensor)) == [(-1.0, 6.0), (-1.0, 6.0)]
+    assert (model.weight.item(), tensor.item()) == (0.0, 5.0)
+
+
+def test_large_results_come_back_whole():
+    results = spawn(lambda rank: torch.full((5_000_000,), rank, dtype=torch.float64))
+    assert [(len(result), result.sum().item()) for result in results] == [(5_000_000, 0.0), (5_000_000, 5e6)]
+
+
+def test_the_group_may_be_left_by_the_function_itself():
+    def leaves(rank):
+        dist.barrier()
+        dist.destroy_process_group()
+        return rank
+
+    assert spawn(leaves) == [0, 1]
+
+
+def test_ranks_see_this_moment_of_their_caller(monkeypatch, tmp_path):
+    folder = tmp_path / "当前 folder"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    monkeypatch.setenv("SEEN", "first")
+    (folder / "lesson_module.py").write_text("answer = 'one'\n")
+
+    def look(rank):
+        import lesson_module  # found through "", which means the folder that is current now
+
+        return os.environ.get("SEEN"), os.getcwd(), lesson_module.answer
+
+    assert spawn(look) == [("first", str(folder), "one")] * 2
+    monkeypatch.setenv("SEEN", "second")
+    (folder / "lesson_module.py").write_text("answer = 'changed'\n")
+    assert spawn(look) == [("second", str(folder), "changed")] * 2
+    monkeypatch.delenv("SEEN")
+    assert spawn(lambda rank: "SEEN" in os.environ) == [False, False]
+
+
+def test_a_module_of_the_learner_is_read_anew_at_each_launch(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(tmp_path)
+    source = tmp_path / "learners_module.py"
+    source.write_text("def work(rank):\n    return 'before'\n")
+    import learners_module
+
+    assert spawn(learners_module.work) == ["before", "before"]
+    source.write_text("def work(rank):\n    return 'after the edit'\n")
+    assert spawn(learners_module.work) == ["after the edit", "after the edit"]
+
+
+def test_each_rank_computes_with_its_share_of_the_cores(monkeypatch):
+    def threads(rank):
+        return torch.get_num_threads()
+
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(distributed, "usable_cores", lambda: 8)
+    assert spawn(threads, nprocs=2) == [4, 4]
+    assert spawn(threads, nprocs=3) == [2, 2, 2]
+    monkeypatch.setattr(distributed, "usable_cores", lambda: 1)
+    assert spawn(threads, nprocs=2) == [1, 1]
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert spawn(threads, nprocs=2) == [3, 3]
+    monkeypatch.setenv("OMP_NUM_THREADS", "abc")
+    assert spawn(threads, nprocs=2) == [1, 1]
+
+
+def test_warm_ranks_draw_numbers_of_their_own():
+    def draw(rank):
+        import random
+
+        import numpy
+
+        return torch.rand(1).item(), numpy.random.rand(), random.random()
+
+    draws = [*spawn(draw), *spawn(draw)]
+    for kind in zip(*draws, strict=True):
+        assert len(set(kind)) == 4  # by itself a forked process goes on with its server's generators
+
+
+def test_loader_workers_start_as_they_would_in_the_caller():
+    class Numbers(torch.utils.data.Dataset):  # as in a cell: no file holds it
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            return index + dist.get_rank()
+
+    def load(rank):
+        return torch.cat(list(torch.utils.data.DataLoader(Numbers(), num_workers=1))).tolist()
+
+    assert spawn(load) == [[0, 1, 2, 3], [1, 2, 3, 4]]
+
+
+def test_launches_from_several_threads_do_not_meet():
+    results = {}
+
+    def launch_from(thread):
+        def work(rank):
+            total = torch.tensor(float(thread))
+            dist.all_reduce(total)
+            return total.item()
+
+        results[thread] = spawn(work)
+
+    threads = [threading.Thread(target=launch_from, args=(number,)) for number in (1, 2, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {1: [2.0, 2.0], 2: [4.0, 4.0], 3: [6.0, 6.0]}
+
+
+def test_a_rank_can_launch_ranks_of_its_own():
+    def outer(rank):
+        return spawn(lambda inner: (rank, inner, dist.get_world_size()))
+
+    assert spawn(outer, nprocs=1) == [[(0, 0, 2), (0, 1, 2)]]
+
+
+def test_the_warm_server_has_one_thread_and_no_gpu():
+    from multiprocessing import forkserver
+
+    spawn(lambda rank: None, nprocs=1)
+    server = Path(f"/proc/{forkserver._forkserver._forkserver_pid}")
+    assert len(list((server / "task").iterdir())) == 1
+    assert "/dev/nvidia" not in (server / "maps").read_text()
+
+
+# --- refusals -------------------------------------------------------------------------------------------
+
+
+def refusal(fn=len, args=(), nprocs=2, **options):
+    with pytest.raises(LaunchRefused) as caught:
+        spawn(fn, args, nprocs, **options)
+    return str(caught.value)
+
+
+@pytest.fixture
+def nothing_starts(monkeypatch):
+    def started(*args):
+        raise AssertionError("a rank was started")
+
+    monkeypatch.setattr(launch, "_start", started)
+
+
+@pytest.mark.parametrize("nprocs", [0, -1, True, 2.0, "2"])
+def test_a_number_of_ranks_that_is_not_one_is_refused(nprocs, nothing_starts):
+    assert refusal(nprocs=nprocs) == (
+        f"nprocs is {nprocs!r}: it must be a whole number, 1 or more.\n"
+        f"nprocs 是 {nprocs!r}：它必须是不小于 1 的整数。"
+    )
+
+
+@pytest.mark.parametrize("value", [0, -1, True, "5", float("nan")])
+@pytest.mark.parametrize("name", ["timeout", "time_limit"])
+def test_seconds_that_are_none_are_refused(name, value, nothing_starts):
+    assert refusal(**{name: value}) == (
+        f"{name} is {value!r}: it must be a number of seconds above 0, or None for no limit.\n"
+        f"{name} 是 {value!r}：它必须是大于 0 的秒数，不限时则写 None。"
+    )
+
+
+def test_what_is_no_call_is_refused(nothing_starts):
+    assert "got 5: pass the function itself" in refusal(fn=5)
+    assert "args is a int: it must be a tuple; write one argument as (x,)" in refusal(args=5)
+    assert "args is a Tensor" in refusal(args=torch.arange(3))  # which would fall into three arguments
+    assert "args is a str" in refusal(args="abc")
+
+
+def test_a_way_to_start_or_talk_that_is_not_there_is_refused(nothing_starts, monkeypatch):
+    assert 'start_method is \'fork\': choose one of "auto", "spawn", "forkserver".' in refusal(
+        start_method="fork"
+    )
+    monkeypatch.setattr("ddp_src._checks.get_all_start_methods", lambda: ["spawn"])  # as on Windows
+    assert 'start_method is \'forkserver\': choose one of "auto", "spawn".' in refusal(
+        start_method="forkserver"
+    )
+    assert "there is no backend 'mpi': choose one of auto, gloo, nccl." in refusal(backend="mpi")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert "nccl needs a GPU for each of the 2 ranks and this machine has 1" in refusal(backend="nccl")
+
+
+def test_what_cannot_travel_is_named(nothing_starts):
+    lock = threading.Lock()
+    assert refusal(args=(1, lock)) == (
+        "args[1] (lock) cannot be sent to the ranks (cannot pickle '_thread.lock' object): "
+        "create it inside the function.\n"
+        "args[1] (lock) 无法传给各个 rank（cannot pickle '_thread.lock' object）：请在函数里面创建它。"
+    )
+
+    def uses_the_lock(rank):
+        return lock
+
+    assert "the function 'uses_the_lock' cannot be sent" in refusal(fn=uses_the_lock)
+
+
+def test_folders_that_cannot_be_used_are_refused(nothing_starts, monkeypatch, tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+    assert f"log_dir {file} cannot be written (File exists): choose another folder." in refusal(log_dir=file)
+    assert "log_dir /proc/none cannot be written" in refusal(log_dir="/proc/none")
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert refusal() == (
+        "the working folder has been deleted: change to one that exists with os.chdir.\n"
+        "当前工作目录已被删除：请先用 os.chdir 换到一个存在的目录。"
+    )

@@ -1,0 +1,208 @@
+"""What is left after a launch: no rank, no child of a rank, no file, and no open door while it runs."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from ddp_src import RankFailed, _folder, spawn
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+# Each rank has a child of its own; rank 1 then holds the GIL, so that no thread of it can do anything.
+SCRIPT = """
+import ctypes, multiprocessing, os, subprocess, sys, time
+from pathlib import Path
+from torch.utils.data import DataLoader
+from ddp_src import spawn
+
+def work(rank, folder):
+    child = subprocess.Popen(["sleep", "1000"])
+    loader = iter(DataLoader(range(9), num_workers=1))
+    worker = multiprocessing.active_children()[0]
+    note = Path(folder, f"{rank}.part")
+    note.write_text(f"{os.getpid()} {child.pid} {worker.pid}")
+    note.rename(Path(folder, f"{rank}.pids"))
+    if rank == 1:
+        ctypes.PyDLL(None).sleep(1000)
+    time.sleep(1000)
+
+if __name__ == "__main__":
+    spawn(work, (sys.argv[1],), start_method=sys.argv[2])
+"""
+
+
+def wait_until(condition, seconds):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def is_alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def processes_of(temporary):
+    """All that were started with this temporary folder: ranks, their children, the warm server."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if os.fsencode(temporary) in (process / "environ").read_bytes() and is_alive(process.name):
+                found.append(process.name)
+    return found
+
+
+@pytest.fixture
+def launched(tmp_path, request):
+    """A script in the middle of a launch; its ranks' and their children's pids; its temporary folder."""
+    temporary = Path(tempfile.mkdtemp(prefix="临时 "))  # not in tmp_path: too long for the server's socket
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    parent = subprocess.Popen(
+        [sys.executable, script, tmp_path, request.param],
+        env=os.environ | {"TMPDIR": str(temporary)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wait_until(lambda: len(list(tmp_path.glob("*.pids"))) == 2 or parent.poll() is not None, 60)
+        assert parent.poll() is None, parent.stderr.read()
+        pids = [int(pid) for note in tmp_path.glob("*.pids") for pid in note.read_text().split()]
+        assert len(pids) == 6 and all(map(is_alive, pids))
+        yield parent, pids, temporary
+    finally:
+        parent.kill()
+        parent.communicate()
+        shutil.rmtree(temporary)
+
+
+@pytest.mark.parametrize("launched", ["forkserver"], indirect=True)
+def test_ctrl_c_ends_all_and_leaves_nothing(launched):
+    parent, pids, temporary = launched
+    parent.send_signal(signal.SIGINT)
+    assert parent.wait(10) == -signal.SIGINT
+    assert parent.stderr.read().rstrip().endswith("KeyboardInterrupt")
+    assert not any(map(is_alive, pids))
+    wait_until(lambda: not processes_of(temporary), 5)
+    assert [path.name for path in temporary.iterdir() if not path.name.startswith("torchinductor_")] == []
+
+
+@pytest.mark.parametrize("launched", ["forkserver", "spawn"], indirect=True)
+def test_a_killed_parent_leaves_no_process(launched, monkeypatch):
+    parent, pids, temporary = launched
+    parent.kill()
+    wait_until(lambda: not any(map(is_alive, pids)), 5)
+    wait_until(lambda: not processes_of(temporary), 5)
+    parent.wait(5)
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    _folder._sweep()  # as the next launch does
+    assert not list(temporary.glob("ddp-*"))
+
+
+def test_a_rank_leaves_no_child_behind(tmp_path):
+    def work(rank):
+        started = [subprocess.Popen(["sleep", "1000"]).pid, os.fork()]
+        if started[1] == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            time.sleep(1000)
+        (tmp_path / f"{rank}").write_text(f"{os.getpid()} {started[0]} {started[1]}")
+        if fails:
+            raise ValueError
+
+    for fails in (False, True):
+        if fails:
+            with pytest.raises(RankFailed):
+                spawn(work)
+        else:
+            spawn(work)
+        pids = [int(pid) for rank in (0, 1) for pid in (tmp_path / f"{rank}").read_text().split()]
+        wait_until(lambda pids=pids: not any(map(is_alive, pids)), 5)
+
+
+# --- files ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def temporary(monkeypatch, tmp_path):
+    """A temporary folder of this test's own, with a name that needs care."""
+    folder = tmp_path / "临时 folder"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setattr(_folder, "_root", None)
+    return folder
+
+
+def test_the_private_folder_is_private_and_gone_after_success(temporary):
+    def look(rank, temporary):
+        root = next(temporary.glob("ddp-*"))
+        launch = next(root.glob("launch-*"))
+        return oct(root.stat().st_mode), oct(launch.stat().st_mode), (launch / "payload.pkl").exists()
+
+    assert spawn(look, (temporary,)) == [("0o40700", "0o40700", True)] * 2
+    (root,) = temporary.iterdir()
+    assert list(root.iterdir()) == []
+
+
+def test_after_a_failure_the_logs_stay_and_nothing_else(temporary):
+    def work(rank):
+        print("a trace", flush=True)
+        raise ValueError
+
+    with pytest.raises(RankFailed):
+        spawn(work, show=False)
+    (launch,) = next(temporary.glob("ddp-*")).iterdir()
+    assert sorted(path.name for path in launch.iterdir()) == ["rank0.log", "rank1.log"]
+    assert (launch / "rank0.log").read_text().startswith("a trace\n")
+
+
+def test_only_folders_of_dead_processes_are_swept(temporary):
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    kept = [f"ddp-{os.getpid()}-abcdefgh", "ddp-1-abcdefgh", "ddp-1x-abcdefgh", f"ddp-{dead.pid}-x", "other"]
+    kept.append(f"ddp-{2**70}-abcdefgh")
+    for name in [*kept, f"ddp-{dead.pid}-abcdefgh"]:
+        (temporary / name).mkdir()
+        (temporary / name / "file").touch()
+    _folder._sweep()
+    assert sorted(path.name for path in temporary.iterdir()) == sorted(kept)
+
+
+def test_a_forked_process_leaves_its_parents_folder_alone(temporary):
+    root = _folder._root_of_this_process()
+    pid = os.fork()
+    if pid == 0:
+        _folder._remove(root, os.getppid())
+        os._exit(0 if _folder._root_of_this_process() != root else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert root.exists()
+
+
+# --- doors ------------------------------------------------------------------------------------------------
+
+
+def test_ranks_listen_on_loopback_alone():
+    def listening(rank):
+        """The addresses, in the kernel's hexadecimal, on which this process listens."""
+        descriptors = Path("/proc/self/fd").iterdir()
+        inodes = {os.readlink(path)[8:-1] for path in descriptors if os.path.islink(path)}
+        rows = [
+            line.split()
+            for table in ("tcp", "tcp6")
+            for line in Path("/proc/net", table).read_text().splitlines()[1:]
+        ]
+        return [row[1].split(":")[0] for row in rows if row[3] == "0A" and row[9] in inodes]
+
+    doors = spawn(listening)
+    assert all(doors)  # Gloo does listen
+    assert {address for rank in doors for address in rank} == {"0100007F"}  # 127.0.0.1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import sys
 
@@ -18,11 +19,22 @@ def default_start_method() -> str:
     return "forkserver" if sys.platform == "linux" else "spawn"
 
 
+def let_waiting_threads_sleep() -> None:
+    """Keep OpenMP's threads from spinning while they wait, in processes that load torch from now on.
+
+    Where other programs compute too, a spinning thread takes the core from the very thread it waits for:
+    on 2 busy cores a step on 2 threads took 241 ms spinning and 10 ms sleeping. OMP_WAIT_POLICY, if the
+    user has set it, stays.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
 def warm_up() -> None:
     """Start the server in the background, so that the first launch need not wait for it.
 
     Returns at once. It ends with this process; where the start method is "spawn" it does nothing.
     """
+    let_waiting_threads_sleep()
     if default_start_method() != "forkserver":
         return
     from multiprocessing import forkserver

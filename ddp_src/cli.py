@@ -12,6 +12,7 @@ import torch
 
 from ddp_src import errors, runfolder
 from ddp_src.config import Config, parse
+from ddp_src.data import fetch
 from ddp_src.distributed import process_group, run_on_main
 from ddp_src.launch import LaunchError, RankFailed, spawn
 from ddp_src.report import report
@@ -48,6 +49,7 @@ def _run(argv: Sequence[str] | None) -> None:
     if launched:
         _train_under_torchrun(config, resume)
         return
+    fetch(config.data)  # here, since a download may take longer than a rank may wait for another
     _open_folder(config, resume=resume)
     if config.nproc == 1:
         train_on_rank(0, config, resume)

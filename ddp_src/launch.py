@@ -19,7 +19,7 @@ from ddp_src._failures import LaunchError, LaunchRefused, RankFailed, RanksStuck
 from ddp_src._folder import private_folder
 from ddp_src._output import Output
 from ddp_src._rank import Orders, run
-from ddp_src._server import default_start_method, warm_up
+from ddp_src._server import default_start_method, let_waiting_threads_sleep, warm_up
 from ddp_src._watch import Outcome, Watch, end_all
 
 __all__ = ["LaunchError", "LaunchRefused", "RankFailed", "RanksStuck", "TimeLimitReached", "spawn", "warm_up"]
@@ -60,7 +60,8 @@ def spawn(
     nprocs = number_of_ranks(nprocs)
     backend = usable_backend(backend, nprocs)
     payload = pack(fn, tuple(args))
-    _say_once(nprocs, backend)
+    if show:
+        _say_once(nprocs, backend)
     with private_folder() as folder:
         orders = _orders(folder, Path(log_dir or folder), nprocs, backend, timeout, debug)
         orders.payload().write_bytes(payload)
@@ -116,6 +117,7 @@ def _start(rank_args: tuple, nprocs: int, start_method: str) -> list:
         start_method = default_start_method()
     with _ranks_start_here():
         if start_method == "spawn":
+            let_waiting_threads_sleep()
             return mp.spawn(run, args=rank_args, nprocs=nprocs, join=False).processes
         warm_up()
         return mp.start_processes(run, rank_args, nprocs, join=False, start_method=start_method).processes
@@ -131,8 +133,9 @@ def _ranks_start_here() -> Iterator[None]:
     Nothing needs it there: what the script defines travels by value. And "" in `sys.path` shall mean the
     folder that is current now, which multiprocessing takes for the one at the start of this process.
     """
-    main, first_folder = sys.modules["__main__"], process.ORIGINAL_DIR
+    main = sys.modules["__main__"]
     with _starting:
+        first_folder = process.ORIGINAL_DIR
         hidden = {name: vars(main).pop(name) for name in ("__spec__", "__file__") if name in vars(main)}
         main.__spec__, process.ORIGINAL_DIR = None, os.getcwd()
         try:

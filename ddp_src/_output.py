@@ -63,7 +63,7 @@ class Output:
 
 
 def _redraws() -> bool:
-    return sys.stdout.isatty() or "ipykernel" in sys.modules
+    return sys.stdout.isatty() or type(sys.stdout).__module__.startswith("ipykernel")
 
 
 class _Tail:

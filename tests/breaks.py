@@ -62,6 +62,96 @@ ROWS = [
         "system_raise_on_error = False",
         "tests/test_conftest.py::test_a_shell_command_that_fails_fails_its_notebook",
     ),
+    Break(  # no all-reduce
+        "ddp_src/train.py",
+        'if place.device.type == "cuda" else None)\n',
+        'if place.device.type == "cuda" else None)\n        model.require_backward_grad_sync = False\n',
+        "tests/test_train.py::test_n_ranks_are_one_process_on_the_joined_batch_after_every_step[2]",
+    ),
+    Break(  # no broadcast at the start
+        "ddp_src/train.py",
+        "model = DDP(model, ",
+        "model = DDP(model, init_sync=False, ",
+        "tests/test_train.py::test_all_ranks_end_with_bit_equal_parameters[2]",
+    ),
+    Break(
+        "ddp_src/data.py",
+        "    loader.sampler.sampler.set_epoch(epoch)\n",
+        "",
+        "tests/test_train.py::test_every_epoch_has_an_order_of_its_own",
+    ),
+    Break(  # one rank's accuracy for the accuracy
+        "ddp_src/train.py",
+        "= sum_over_ranks([correct, loss, samples], device)",
+        "= correct, loss, samples",
+        "tests/test_train.py::test_accuracy_is_the_same_number_on_any_number_of_ranks[1000]",
+    ),
+    Break(
+        "ddp_src/checkpoint.py",
+        '        optimizer.load_state_dict(state["optimizer"])\n',
+        "",
+        "tests/test_train.py::test_a_killed_run_goes_on_as_if_nothing_had_happened[2-16]",
+    ),
+    Break(  # buckets that DDP rebuilds after the first step, which 1 and 2 ranks do not show
+        "ddp_src/train.py",
+        "    settle_buckets(model, train_set[[0, 1]][0].to(place.device))\n",
+        "",
+        "tests/test_train.py::test_a_killed_run_goes_on_as_if_nothing_had_happened[3-13]",
+    ),
+    Break(
+        "ddp_src/checkpoint.py",
+        '    torch.set_rng_state(state["torch"])\n',
+        "",
+        "tests/test_train.py::test_each_rank_gets_its_own_random_generators_back",
+    ),
+    Break(
+        "ddp_src/train.py",
+        "    if not same_on_all_ranks(history.digest):",
+        "    if False:",
+        "tests/test_train.py::test_ranks_that_drift_apart_are_told",
+    ),
+    Break(  # the mean of the ranks' means
+        "ddp_src/runlog.py",
+        "sum(s.loss * s.samples for s in at_step) / samples",
+        "sum(s.loss for s in at_step) / len(at_step)",
+        "tests/test_runlog.py::test_the_mean_weighs_each_loss_by_its_samples",
+    ),
+    Break(  # written in place
+        "ddp_src/files.py",
+        'fresh = Path(f"{path}.new")',
+        "fresh = Path(path)",
+        "tests/test_files.py::test_an_error_while_writing_leaves_the_old_file",
+    ),
+    Break(  # padding counted in an accuracy
+        "ddp_src/data.py",
+        "mine = range(rank, len(dataset), world_size)",
+        "mine = list(DistributedSampler(dataset, world_size, rank))",
+        "tests/test_train.py::test_accuracy_is_the_same_number_on_any_number_of_ranks[21]",
+    ),
+    Break(
+        "ddp_src/lessons/quickstart.py",
+        "model = DDP(model)  #",
+        "model = DDP(model, init_sync=False)  #",
+        "tests/lessons/test_quickstart.py::test_the_ranks_hold_equal_weights_and_unequal_losses",
+    ),
+    Break(  # every rank a batch as large as one process had
+        "ddp_src/lessons/quickstart.py",
+        "batch_size=256 // world_size",
+        "batch_size=256",
+        "tests/lessons/test_quickstart.py::test_the_mean_of_the_ranks_is_the_loss_of_one_process",
+    ),
+    Break(  # every rank all samples
+        "ddp_src/lessons/quickstart.py",
+        "sampler = DistributedSampler(digits)  #",
+        "sampler = DistributedSampler(digits, 1, 0)  #",
+        "tests/lessons/test_quickstart.py::test_the_ranks_hold_equal_weights_and_unequal_losses",
+    ),
+    Break(
+        "ddp_src/exercises/quickstart.py",
+        "if step.given > max(step.losses):",
+        "if False:",
+        "tests/test_exercises.py::test_a_mean_larger_than_every_loss_is_told_so",
+    ),
 ]
 
 

@@ -29,6 +29,7 @@ from ddp_src.plots import (
     draw_run,
     losses,
     new_figure,
+    one_step,
     phases,
     rank_line,
     save,
@@ -93,7 +94,8 @@ def assert_readable(figure):
         assert text.get_fontsize() >= 10, text.get_text()
         assert page.x0 <= box.x0 and box.x1 <= page.x1, f"{text.get_text()!r} is cut off"
         assert page.y0 <= box.y0 and box.y1 <= page.y1, f"{text.get_text()!r} is cut off"
-        assert text.get_text().isprintable() and all(ord(c) < 0x2E80 for c in text.get_text())
+        words = text.get_text().replace("\n", " ")
+        assert words.isprintable() and all(ord(c) < 0x2E80 for c in words)
     for (a, box_a), (b, box_b) in combinations(boxes.items(), 2):
         assert not box_a.overlaps(box_b), f"{a.get_text()!r} overlaps {b.get_text()!r}"
     for legend in figure.legends:
@@ -555,3 +557,15 @@ def test_draw_run_of_a_folder_without_steps(tmp_path):
         f"{tmp_path} 里没有可画的内容，各 rank 的日志中没有训练步：请指定一个已经训练过的运行文件夹。"
     )
     assert list(tmp_path.iterdir()) == []
+
+
+# --- the diagram of a step
+
+
+def test_the_diagram_of_a_step_tells_equal_from_unequal():
+    figure = one_step()
+    assert_readable(figure)
+    texts = [text.get_text() for text in figure.axes[0].texts]
+    assert [t for t in texts if t in ("=", "≠")] == ["=", "≠", "≠", "="]
+    assert {"own samples\nloss L0", "own samples\nloss L1", "backward\ngradient g0"} <= set(texts)
+    assert texts.count("all-reduce\ng =\n(g0 + g1) / 2") == 1  # one for both ranks

@@ -1,6 +1,7 @@
 """Figures made from run logs. Ranks never import this: figures are drawn where the records are read."""
 
 from ddp_src.plots.accuracy import accuracy
+from ddp_src.plots.diagram import one_step
 from ddp_src.plots.loss import losses
 from ddp_src.plots.phases import phases
 from ddp_src.plots.run import draw_run
@@ -14,6 +15,7 @@ __all__ = [
     "house_style",
     "losses",
     "new_figure",
+    "one_step",
     "phases",
     "rank_line",
     "save",

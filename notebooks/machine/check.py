@@ -44,6 +44,12 @@ def check_chapter(chapter: Chapter, root: Path) -> Iterator[Finding]:
             notebooks[lang] = load(notebook_path(root, lang, chapter.stem))
         except SourceError as error:
             yield Finding(f"{chapter.stem} {lang}", error.en, error.zh)
+    for path in outdated(chapter, root, notebooks["en"]) if notebooks.get("en") else []:
+        yield Finding(
+            f"{chapter.stem} {path.name}",
+            "a README shows this picture and it is not the cell's output; run `build.py build`.",
+            "README 用到的这张图与单元格的输出不同；请运行 `build.py build`。",
+        )
     for lang, notebook in notebooks.items():
         where = f"{chapter.stem} {lang}"
         committed = notebook_path(root, lang, chapter.stem)
@@ -55,12 +61,6 @@ def check_chapter(chapter: Chapter, root: Path) -> Iterator[Finding]:
                 "这个 notebook 与由源文件构建的结果不同；请运行 `build.py build`。",
             )
         yield from _outputs(chapter, lang, notebook, root)
-        for path in outdated(chapter, root, notebook) if notebook else []:
-            yield Finding(
-                f"{where} {path.name}",
-                "a README shows this picture and it is not the cell's output; run `build.py build`.",
-                "README 用到的这张图与单元格的输出不同；请运行 `build.py build`。",
-            )
         for paragraph in chapter.paragraphs:
             text = paragraph.texts.get(lang, "")
             for en, zh in link_problems(text, folder=committed.parent, lang=lang, root=root):

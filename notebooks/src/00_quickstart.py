@@ -160,17 +160,28 @@ print(f"max|weights of rank 0 − rank 1| = {weight_gap:g}")
 # `DDP(model)` copies rank 0's weights to every rank, so the seeds no longer matter. Then each `backward()`
 # computes the rank's own gradient, g0 or g1, and averages the two in an **all-reduce**: every rank gives its
 # own and gets the same mean back. Equal weights and equal gradients give equal weights, step after step.
+
+# %% [markdown] id="why" lang="zh" sync="f221c6ae:81064cfa"
+# ## 为什么
 #
-# ```text
-#           rank 0                              rank 1
-#    same weights w                      same weights w           DDP(model) copied rank 0's
-#    128 samples → loss L0, grad g0      128 samples → loss L1, grad g1    its own share
-#                  ╲                      ╱
-#                   g = (g0 + g1) / 2                             all-reduce, inside backward()
-#                  ╱                      ╲
-#    w ← Adam(w, g)                      w ← Adam(w, g)           same w, same g → same w again
-# ```
-#
+# 用 `DDP` 包装模型时，rank 0 的权重会复制给每个 rank，种子不同也就不要紧了。此后每次 `backward()`，各个 rank
+# 先算出自己的梯度 g0、g1，再做一次 **all-reduce**（全归约：归约后每个 rank 都拿到结果）。归约（reduce）
+# 是把各个 rank 的值合成一个，这里就是求平均：每个 rank 交出自己的梯度，拿回同一个平均值。
+# 权重相同，梯度相同，更新后的权重自然也相同，每一步都是如此。
+
+# %% id="one-step"
+plots.one_step()
+
+# %% [markdown] id="one-step-alt" alt="one-step" lang="en"
+# One step from left to right, rank 0 above rank 1. The weights are equal, the losses L0 and L1 and the
+# gradients g0 and g1 are not. One all-reduce turns both gradients into g = (g0 + g1) / 2 on both ranks, and
+# Adam makes equal new weights of it.
+
+# %% [markdown] id="one-step-alt" alt="one-step" lang="zh" sync="e6409fbf:1cf31a5f"
+# 从左到右是一步训练，上面是 rank 0，下面是 rank 1。两边的权重相等；损失 L0 和 L1、梯度 g0 和 g1 都不相等。
+# 一次 all-reduce 之后，两边的梯度都变成 g = (g0 + g1) / 2；Adam 用它更新，得到的新权重又相等。
+
+# %% [markdown] id="why-equal" lang="en"
 # Both shares are equally large, so the mean of their gradients is the gradient of the joined batch. That is
 # why the two ranks together take the same steps as the one process.
 #
@@ -178,24 +189,7 @@ print(f"max|weights of rank 0 − rank 1| = {weight_gap:g}")
 # - If you chose (b): you thought that each rank adds up for itself, with its own rounding. The sum is made
 #   once, and every rank gets that result.
 
-# %% [markdown] id="why" lang="zh" sync="703e493e:31fc1372"
-# ## 为什么
-#
-# 用 `DDP` 包装模型时，rank 0 的权重会复制给每个 rank，种子不同也就不要紧了。此后每次 `backward()`，各个 rank
-# 先算出自己的梯度 g0、g1，再做一次 **all-reduce**（全归约：归约后每个 rank 都拿到结果）。归约（reduce）
-# 是把各个 rank 的值合成一个，这里就是求平均：每个 rank 交出自己的梯度，拿回同一个平均值。
-# 权重相同，梯度相同，更新后的权重自然也相同，每一步都是如此。
-#
-# ```text
-#           rank 0                              rank 1
-#    相同的权重 w                        相同的权重 w             DDP(model) 复制了 rank 0 的权重
-#    128 个样本 → 损失 L0、梯度 g0       128 个样本 → 损失 L1、梯度 g1    各算各的
-#                  ╲                      ╱
-#                   g = (g0 + g1) / 2                             all-reduce 求平均，在 backward() 里
-#                  ╱                      ╲
-#    w ← Adam(w, g)                      w ← Adam(w, g)           同样的 w、同样的 g → 还是同样的 w
-# ```
-#
+# %% [markdown] id="why-equal" lang="zh" sync="b83526b8:fc568e34"
 # 两份样本一样多，所以两个梯度的平均，就是合并后的 batch 的梯度。因此两个 rank 合起来走的每一步，
 # 和那一个进程走的完全一样。
 #

@@ -13,7 +13,7 @@ import torch
 from ddp_src import errors, runfolder
 from ddp_src.config import Config, parse
 from ddp_src.data import fetch
-from ddp_src.distributed import process_group, run_on_main
+from ddp_src.distributed import choose_backend, process_group, run_on_main
 from ddp_src.launch import LaunchError, RankFailed, spawn
 from ddp_src.report import report
 from ddp_src.train import train, train_on_rank
@@ -49,6 +49,7 @@ def _run(argv: Sequence[str] | None) -> None:
     if launched:
         _train_under_torchrun(config, resume)
         return
+    choose_backend(config.backend, config.nproc)  # refused before there is a folder
     fetch(config.data)  # here, since a download may take longer than a rank may wait for another
     _open_folder(config, resume=resume)
     if config.nproc == 1:
@@ -75,6 +76,9 @@ def _train_under_torchrun(config: Config, resume: bool) -> None:
 
 
 def _open_folder(config: Config, *, resume: bool) -> str:
-    if not resume:
+    """Describe the run in its folder, which is made for a new one; returns the folder."""
+    if resume:
+        runfolder.describe(config.out, asdict(config))
+    else:
         runfolder.create(config.out, asdict(config))
     return config.out

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 from ddp_src import runfolder
-from ddp_src.errors import ConfigError
+from ddp_src.errors import CheckpointError, ConfigError
 
 EPILOG = """\
 examples:
@@ -65,7 +65,7 @@ def parse(argv: Sequence[str] | None, *, default_nproc: int) -> tuple[Config, bo
     if resume is None:
         return Config(**{"nproc": default_nproc, "out": runfolder.fresh_name(), **given}), False
     folder = runfolder.newest() if resume == "newest" else resume
-    saved = Config(**{**runfolder.read_config(folder), "out": folder})
+    saved = _saved(folder)
     for name in FIXED_WHEN_RESUMED:
         if given.get(name, getattr(saved, name)) != getattr(saved, name):
             option = "--" + name.replace("_", "-")
@@ -76,6 +76,16 @@ def parse(argv: Sequence[str] | None, *, default_nproc: int) -> tuple[Config, bo
                 "请去掉这个选项，或不加 --resume 另开一次训练。",
             )
     return replace(saved, **{**given, "out": folder}), True
+
+
+def _saved(folder: str) -> Config:
+    try:
+        return Config(**{**runfolder.read_config(folder), "out": folder})
+    except TypeError as error:
+        raise CheckpointError(
+            f"{folder} was written by another version of this program ({error}): start a new run.",
+            f"{folder} 是由本程序的另一个版本写的（{error}）：请另开一次训练。",
+        ) from None
 
 
 def _parser() -> argparse.ArgumentParser:

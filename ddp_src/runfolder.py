@@ -49,8 +49,16 @@ def create(folder: str, config: dict) -> None:
         )
     try:
         path.mkdir(parents=True, exist_ok=True)
-        write_json(path / HARDWARE, hardware())
-        write_json(path / CONFIG, config)
+    except OSError as error:
+        raise cannot_write(folder, error) from None
+    describe(folder, config)
+
+
+def describe(folder: str, config: dict) -> None:
+    """Write what is run, and on what. Raises `CheckpointError` if it cannot be written."""
+    try:
+        write_json(Path(folder, HARDWARE), hardware())
+        write_json(Path(folder, CONFIG), config)
     except OSError as error:
         raise cannot_write(folder, error) from None
 

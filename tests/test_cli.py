@@ -130,6 +130,33 @@ def test_a_run_is_never_overwritten(tmp_path, capsys):
     assert {path: path.read_bytes() for path in Path(out).iterdir()} == before
 
 
+def test_more_epochs_are_remembered_and_nothing_is_done_twice(tmp_path, capsys):
+    out = str(tmp_path / "run")
+    words = ["--nproc", "1", "--batch-size", "500"]  # 8 steps an epoch
+    assert main([*words, "--epochs", "1", "--out", out]) == 0
+    assert main(["--resume", out, "--epochs", "2"]) == 0
+    first = losses(out)
+    assert [step for step, *_ in first[0]] == list(range(16))
+    assert main(["--resume", out]) == 0  # two epochs are what it has, and what it was told last
+    assert losses(out) == first
+    assert json.loads(Path(out, "config.json").read_text())["epochs"] == 2
+
+
+def test_a_run_of_another_version_is_one_sentence(tmp_path, capsys):
+    (tmp_path / "config.json").write_text('{"epochs": 1, "flavour": "new"}')
+    assert main(["--resume", str(tmp_path)]) == 2
+    en, zh = sentences(capsys)
+    assert en.startswith(f"{tmp_path} was written by another version of this program") and "flavour" in en
+    assert zh.startswith(f"{tmp_path} 是由本程序的另一个版本写的")
+
+
+def test_a_run_that_is_refused_leaves_no_folder(tmp_path):
+    out = tmp_path / "run"
+    assert main(["--backend", "nccl", "--nproc", "99", "--out", str(out)]) == 2
+    assert main(["--data", str(tmp_path / "none.pth"), "--out", str(out)]) == 2
+    assert not out.exists()
+
+
 def test_the_folder_cannot_be_made_where_a_file_is(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert main(["--out", str(tmp_path / "file" / "run")]) == 2

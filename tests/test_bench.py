@@ -1,0 +1,38 @@
+"""The measurements run and are written down; a test never says how fast anything has to be."""
+
+import json
+
+from ddp_src import bench
+
+
+def test_every_row_is_printed_and_written(tmp_path, monkeypatch, capsys):
+    rows = [
+        bench.Row("a launch", "0.10 s", "≤ 0.3 s", True),
+        bench.Row("for comparison", "5 s", "", True),
+        bench.Row("a slow one", "9 s", "≤ 1 s", False),
+    ]
+    for name in ("launches", "first_loss", "memory", "feeding"):
+        monkeypatch.setattr(bench, name, lambda *_, **__: [])
+    monkeypatch.setattr(bench, "feeding", lambda **_: rows)
+    out = tmp_path / "bench.json"
+    assert bench.main(["--quick", "--out", str(out)]) == 1  # a goal was missed
+    printed = capsys.readouterr().out
+    assert "≤ 0.3 s: kept" in printed and "≤ 1 s: MISSED" in printed and "for comparison" in printed
+    written = json.loads(out.read_text(encoding="utf-8"))
+    assert [row["kept"] for row in written["rows"]] == [True, True, False]
+    assert written["hardware"]["usable_cores"] >= 1
+
+
+def test_both_ways_of_feeding_train_the_same_model():
+    rows = {row.what: row.measured for row in bench.feeding(epochs=1)}
+    accuracy = {text.rsplit(" ", 1)[1] for text in rows.values() if "accuracy" in text}
+    assert len(accuracy) == 1
+
+
+def test_a_rank_weighs_itself():
+    rows = {row.what: row.measured for row in bench.memory()}
+    assert set(rows) == {
+        "warm rank training: peak memory",
+        "warm rank training: its own",
+        "cold rank training: peak above `import torch`",
+    }

@@ -6,9 +6,11 @@ import atexit
 import os
 import re
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing import process
 from pathlib import Path
 
 _root: Path | None = None
@@ -17,7 +19,7 @@ _root: Path | None = None
 @contextmanager
 def private_folder() -> Iterator[Path]:
     """A folder for one launch that only this user can read. Logs left in it stay until this process ends."""
-    folder = Path(tempfile.mkdtemp(prefix="launch-", dir=_root_of_this_process()))
+    folder = Path(tempfile.mkdtemp(prefix="launch-", dir=root_folder()))
     try:
         yield folder
     finally:
@@ -28,19 +30,40 @@ def private_folder() -> Iterator[Path]:
             folder.rmdir()
 
 
-def _root_of_this_process() -> Path:
+def root_folder() -> Path:
+    """The folder of this process, for its launches and for what multiprocessing writes; goes with it."""
     global _root
     prefix = f"ddp-{os.getpid()}-"  # a process that was forked off makes its own
     if _root is None or not _root.exists() or not _root.name.startswith(prefix):
         _sweep()
         _root = Path(tempfile.mkdtemp(prefix=prefix))
         atexit.register(_remove, _root, os.getpid())
+        _remove_when_killed(_root)
+        # The warm server's socket would lie in a folder that a killed process leaves behind.
+        process.current_process()._config.setdefault("tempdir", str(_root))
     return _root
 
 
 def _remove(root: Path, owner: int) -> None:
     if os.getpid() == owner:
         shutil.rmtree(root, ignore_errors=True)
+
+
+def _remove_when_killed(root: Path) -> None:
+    """Let a shell wait for the end of this process, however it ends, and remove the folder then.
+
+    The pipe's other end is closed by the kernel when this process is gone.
+    """
+    if os.name != "posix":
+        return
+    waits = 'exec 3<&0; (cat <&3; rm -rf -- "$1") >/dev/null 2>&1 &'
+    reader, writer = os.pipe()
+    try:
+        subprocess.run(["sh", "-c", waits, "sh", root], stdin=reader, start_new_session=True, check=False)
+    except OSError:
+        os.close(writer)  # no shell: the folder is swept by the next process that makes one
+    finally:
+        os.close(reader)
 
 
 def _sweep() -> None:

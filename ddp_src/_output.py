@@ -53,7 +53,7 @@ class Output:
             line = "\r" + line.ljust(len(self._progress))
             self._progress = ""
         encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-        print(line.encode(encoding, "backslashreplace").decode(encoding))
+        print(line.encode(encoding, "backslashreplace").decode(encoding), flush=True)
 
     def _print_progress(self, text: str) -> None:
         """A line that a rank redraws in place is redrawn in place here too."""

@@ -8,6 +8,7 @@ import signal
 import sys
 
 from ddp_src._failures import LaunchRefused
+from ddp_src._folder import root_folder
 
 # Imports only, and never ddp_src or the learner's modules, so that edits to them count at the next launch.
 # DDP imports torch._dynamo when the first model is wrapped, which would cost every rank a second.
@@ -39,6 +40,7 @@ def warm_up() -> None:
         return
     from multiprocessing import forkserver
 
+    root_folder()
     multiprocessing.get_context("forkserver").set_forkserver_preload(list(PRELOAD))
     # The server inherits the mask: Ctrl-C in a terminal must not reach it while it is still importing.
     old = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -35,9 +35,14 @@ def _clean(node, root: Path):
 def clean_text(text: str, root: Path) -> str:
     """`/home/me/repo/ddp_src/x.py` becomes `…/ddp_src/x.py`, `/tmp/ab12/log` `…/log`, the home folder `~`."""
     text = _replace(text, root, "…")
-    for temporary in (Path(tempfile.gettempdir()), Path("/tmp")):
-        text = _replace(text, temporary, "…", below=r"(?:[/\\][^/\\\s'\":,;)]+(?=[/\\]))*")
-    text = _replace(text, Path.home(), "~")
+    inside = r"(?:[/\\][^/\\\s'\":,;)]+(?=[/\\]))*"
+    folders = [
+        (Path(tempfile.gettempdir()), "…", inside),
+        (Path("/tmp"), "…", inside),
+        (Path.home(), "~", ""),
+    ]
+    for folder, by, below in sorted(folders, key=lambda f: -len(str(f[0]))):  # one may lie in another
+        text = _replace(text, folder, by, below)
     return _ADDRESS.sub("at 0x…", text).replace("\r\n", "\n")
 
 

@@ -40,7 +40,7 @@ def root_folder() -> Path:
         atexit.register(_remove, _root, os.getpid())
         _remove_when_killed(_root)
         # The warm server's socket would lie in a folder that a killed process leaves behind.
-        process.current_process()._config.setdefault("tempdir", str(_root))
+        process.current_process()._config["tempdir"] = str(_root)
     return _root
 
 

@@ -115,6 +115,6 @@ class _Tail:
     def _last_redraw(raw: bytes) -> str:
         parts = [part for part in raw.rstrip(b"\r").split(b"\r") if part.strip()]
         text = (parts[-1] if parts else b"").decode("utf-8", "replace")
-        return (
-            text if len(text) <= LINE_WIDTH else f"{text[:LINE_WIDTH]} … {len(text):,} characters in the log"
-        )
+        if len(text) <= LINE_WIDTH:
+            return text
+        return f"{text[:LINE_WIDTH]} … {len(text):,} characters in the log"

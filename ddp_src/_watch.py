@@ -201,17 +201,19 @@ def _how_it_ended(exitcode: int | None) -> str:
 
 def _last_words(log: Path) -> str:
     """The last lines that a rank printed, which often name the reason when it could not report one."""
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
+    if not log.exists():
+        return ""
+    with open(log, "rb") as file:
+        file.seek(max(0, log.stat().st_size - 4096))
+        lines = file.read().decode("utf-8", "replace").splitlines()
     return "\n".join(line for line in lines[-5:] if line.strip())
 
 
 def _parse_stack(path: Path) -> tuple[Frame, ...]:
     """The main thread's stack from a faulthandler dump, outermost call first, from the rank's entry on."""
-    # faulthandler lists the main thread last, and writes in ASCII
+    # faulthandler lists the main thread last
     main = path.read_text(errors="replace").split("most recent call first")[-1]
-    main = re.sub(
-        r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))", lambda m: chr(int(m[m.lastindex], 16)), main
-    )
+    main = re.sub(_ESCAPED, lambda match: chr(int(match[match.lastindex], 16)), main)
     found = re.findall(r'File "(.+)", line (\d+) in (.+)', main)
     frames = [Frame(file, int(line), function) for file, line, function in reversed(found)]
     entered = [i for i, frame in enumerate(frames) if frame.file == _rank.__file__]

@@ -196,8 +196,12 @@ def test_settling_leaves_no_trace():
     assert spawn(work) == [[None] * 4] * 2
 
 
-def test_what_one_rank_does_for_all_reaches_all():
-    assert spawn(lambda rank: run_on_main(lambda: f"from {dist.get_rank()}")) == ["from 0", "from 0"]
+def test_what_one_rank_does_for_all_reaches_all(tmp_path):
+    def work(rank):
+        return run_on_main(lambda: (tmp_path / f"by {rank}").touch() or f"from {rank}")
+
+    assert spawn(work) == ["from 0", "from 0"]
+    assert [path.name for path in tmp_path.iterdir()] == ["by 0"]
     assert run_on_main(lambda: "alone") == "alone"
 
 

@@ -1,8 +1,10 @@
 """`spawn`: results, what travels to the ranks and back, what they see, and what is refused."""
 
+import atexit
 import os
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -19,10 +21,13 @@ def test_results_come_in_rank_order_from_a_joined_group(ranks):
     def work(rank):
         total = torch.tensor(10.0 + rank)
         dist.all_reduce(total)
-        return rank, dist.get_rank(), dist.get_world_size(), total.item()
+        told = [int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")]
+        return rank, dist.get_rank(), dist.get_world_size(), told, total.item()
 
     total = 10.0 * ranks + sum(range(ranks))
-    assert spawn(work, nprocs=ranks) == [(rank, rank, ranks, total) for rank in range(ranks)]
+    assert spawn(work, nprocs=ranks) == [
+        (rank, rank, ranks, [rank, rank, ranks, ranks], total) for rank in range(ranks)
+    ]
 
 
 def test_without_nprocs_there_are_two_ranks_on_a_machine_without_gpus(monkeypatch):
@@ -40,6 +45,8 @@ def train_one_step(rank):
     torch.optim.SGD(ddp.parameters(), lr=1.0).step()
     global alive
     alive = ddp
+    destroy, dist.destroy_process_group = dist.destroy_process_group, lambda: (print("left"), destroy())
+    atexit.register(print, "torch's own exit", flush=True)
     return model.weight.item()
 
 
@@ -54,8 +61,10 @@ def test_ddp_trains_and_the_ranks_end_in_peace(start_method, monkeypatch, tmp_pa
 
     monkeypatch.setattr(launch, "end_all", recorded)
     assert spawn(train_one_step, start_method=start_method, log_dir=tmp_path) == [-1.5, -1.5]
-    assert codes == [0, 0]  # a DDP object that outlives its group can abort the process
-    assert "terminate called" not in (tmp_path / "rank0.log").read_text()
+    assert codes == [0, 0]
+    for rank in (0, 1):  # a DDP object that outlives its group can abort the process that exits as usual
+        log = (tmp_path / f"rank{rank}.log").read_text()
+        assert [line for line in log.splitlines() if not line.startswith("[Gloo]")] == ["left"]
 
 
 def test_lambdas_closures_and_cell_like_classes_travel_both_ways():
@@ -89,13 +98,14 @@ def test_large_results_come_back_whole():
     assert [(len(result), result.sum().item()) for result in results] == [(5_000_000, 0.0), (5_000_000, 5e6)]
 
 
-def test_the_group_may_be_left_by_the_function_itself():
+def test_the_group_may_be_left_by_the_function_itself(capfd):
     def leaves(rank):
         dist.barrier()
         dist.destroy_process_group()
         return rank
 
     assert spawn(leaves) == [0, 1]
+    assert "Traceback" not in capfd.readouterr().out
 
 
 def test_ranks_see_this_moment_of_their_caller(monkeypatch, tmp_path):
@@ -173,8 +183,16 @@ def test_loader_workers_start_as_they_would_in_the_caller():
     assert spawn(load) == [[0, 1, 2, 3], [1, 2, 3, 4]]
 
 
-def test_launches_from_several_threads_do_not_meet():
-    results = {}
+def test_launches_from_several_threads_do_not_meet(monkeypatch):
+    results, starting, together = {}, set(), []
+
+    def slow_warm_up():
+        starting.add(threading.get_ident())
+        time.sleep(0.05)  # so that others would come in, if they could
+        together.append(len(starting))
+        starting.discard(threading.get_ident())
+
+    monkeypatch.setattr(launch, "warm_up", slow_warm_up)
 
     def launch_from(thread):
         def work(rank):
@@ -190,6 +208,7 @@ def test_launches_from_several_threads_do_not_meet():
     for thread in threads:
         thread.join()
     assert results == {1: [2.0, 2.0], 2: [4.0, 4.0], 3: [6.0, 6.0]}
+    assert together == [1, 1, 1]  # while one starts, the caller's own __main__ is out of sight
 
 
 def test_a_rank_can_launch_ranks_of_its_own():
@@ -199,10 +218,10 @@ def test_a_rank_can_launch_ranks_of_its_own():
     assert spawn(outer, nprocs=1) == [[(0, 0, 2), (0, 1, 2)]]
 
 
-def test_the_warm_server_has_one_thread_and_no_gpu():
+def test_the_warm_server_has_one_thread_no_gpu_and_none_of_this_project():
     from multiprocessing import forkserver
 
-    spawn(lambda rank: None, nprocs=1)
+    assert spawn(lambda rank: "ddp_src.model" in sys.modules, nprocs=1) == [False]
     server = Path(f"/proc/{forkserver._forkserver._forkserver_pid}")
     assert len(list((server / "task").iterdir())) == 1
     assert "/dev/nvidia" not in (server / "maps").read_text()

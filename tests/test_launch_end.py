@@ -1,18 +1,21 @@
 """What is left after a launch: no rank, no child of a rank, no file, and no open door while it runs."""
 
 import contextlib
+import gc
+import multiprocessing
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from ddp_src import RankFailed, _folder, spawn
+from ddp_src import RankFailed, _folder, spawn, warm_up
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -59,8 +62,13 @@ def processes_of(temporary):
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if os.fsencode(temporary) in (process / "environ").read_bytes() and is_alive(process.name):
-                found.append(process.name)
+                found.append(int(process.name))
     return found
+
+
+def left_in(temporary):
+    """All but the cache that torch makes for each user when its compiler is imported."""
+    return [path.name for path in temporary.iterdir() if not path.name.startswith("torchinductor_")]
 
 
 @pytest.fixture
@@ -69,65 +77,90 @@ def launched(tmp_path, request):
     temporary = Path(tempfile.mkdtemp(prefix="临时 "))  # not in tmp_path: too long for the server's socket
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    parent = subprocess.Popen(
-        [sys.executable, script, tmp_path, request.param],
-        env=os.environ | {"TMPDIR": str(temporary)},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    with open(tmp_path / "stderr", "w") as stderr:
+        parent = subprocess.Popen(
+            [sys.executable, script, tmp_path, request.param],
+            env=os.environ | {"TMPDIR": str(temporary)},
+            stderr=stderr,
+        )
     try:
         wait_until(lambda: len(list(tmp_path.glob("*.pids"))) == 2 or parent.poll() is not None, 60)
-        assert parent.poll() is None, parent.stderr.read()
+        assert parent.poll() is None, (tmp_path / "stderr").read_text()
         pids = [int(pid) for note in tmp_path.glob("*.pids") for pid in note.read_text().split()]
         assert len(pids) == 6 and all(map(is_alive, pids))
         yield parent, pids, temporary
     finally:
         parent.kill()
-        parent.communicate()
+        parent.wait()
+        for pid in processes_of(temporary):  # none, unless the test failed
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         shutil.rmtree(temporary)
 
 
 @pytest.mark.parametrize("launched", ["forkserver"], indirect=True)
-def test_ctrl_c_ends_all_and_leaves_nothing(launched):
+def test_ctrl_c_ends_all_and_leaves_nothing(launched, tmp_path):
     parent, pids, temporary = launched
     parent.send_signal(signal.SIGINT)
     assert parent.wait(10) == -signal.SIGINT
-    assert parent.stderr.read().rstrip().endswith("KeyboardInterrupt")
+    assert (tmp_path / "stderr").read_text().rstrip().endswith("KeyboardInterrupt")
     assert not any(map(is_alive, pids))
     wait_until(lambda: not processes_of(temporary), 5)
-    assert [path.name for path in temporary.iterdir() if not path.name.startswith("torchinductor_")] == []
+    assert left_in(temporary) == []
 
 
 @pytest.mark.parametrize("launched", ["forkserver", "spawn"], indirect=True)
-def test_a_killed_parent_leaves_no_process(launched, monkeypatch):
+def test_a_killed_parent_leaves_no_process(launched):
     parent, pids, temporary = launched
     parent.kill()
     wait_until(lambda: not any(map(is_alive, pids)), 5)
     wait_until(lambda: not processes_of(temporary), 5)
-    parent.wait(5)
-    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    _folder._sweep()  # as the next launch does
-    assert not list(temporary.glob("ddp-*"))
+    assert left_in(temporary) == []
 
 
-def test_a_rank_leaves_no_child_behind(tmp_path):
+def start_subprocess():
+    return subprocess.Popen(["sleep", "1000"]).pid
+
+
+def fork():
+    pid = os.fork()
+    if pid == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(1000)
+    return pid
+
+
+@pytest.mark.parametrize("start", [start_subprocess, fork])
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_rank_leaves_no_child_behind(start, fails, tmp_path):
     def work(rank):
-        started = [subprocess.Popen(["sleep", "1000"]).pid, os.fork()]
-        if started[1] == 0:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            time.sleep(1000)
-        (tmp_path / f"{rank}").write_text(f"{os.getpid()} {started[0]} {started[1]}")
+        (tmp_path / str(rank)).write_text(f"{os.getpid()} {start()}")
         if fails:
             raise ValueError
 
-    for fails in (False, True):
-        if fails:
-            with pytest.raises(RankFailed):
-                spawn(work)
-        else:
-            spawn(work)
-        pids = [int(pid) for rank in (0, 1) for pid in (tmp_path / f"{rank}").read_text().split()]
-        wait_until(lambda pids=pids: not any(map(is_alive, pids)), 5)
+    with pytest.raises(RankFailed) if fails else contextlib.nullcontext():
+        spawn(work)
+    pids = [int(pid) for rank in "01" for pid in (tmp_path / rank).read_text().split()]
+    wait_until(lambda: not any(map(is_alive, pids)), 5)
+
+
+def test_launches_use_up_nothing_of_the_caller(tmp_path):
+    def used():
+        gc.collect()
+        return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+    def fail(rank):
+        raise ValueError
+
+    spawn(print, show=False)  # starts the warm server
+    multiprocessing.active_children()  # lets go of what has ended
+    before = used()
+    for start_method in ("forkserver", "forkserver", "spawn"):
+        spawn(print, show=False, start_method=start_method)
+    with pytest.raises(RankFailed):
+        spawn(fail)
+    assert used() == before
+    assert multiprocessing.active_children() == []
 
 
 # --- files ------------------------------------------------------------------------------------------------
@@ -136,10 +169,13 @@ def test_a_rank_leaves_no_child_behind(tmp_path):
 @pytest.fixture
 def temporary(monkeypatch, tmp_path):
     """A temporary folder of this test's own, with a name that needs care."""
+    warm_up()  # whose socket outlives this folder
     folder = tmp_path / "临时 folder"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     monkeypatch.setattr(_folder, "_root", None)
+    this = multiprocessing.current_process()
+    monkeypatch.setattr(this, "_config", this._config.copy())
     return folder
 
 
@@ -179,11 +215,11 @@ def test_only_folders_of_dead_processes_are_swept(temporary):
 
 
 def test_a_forked_process_leaves_its_parents_folder_alone(temporary):
-    root = _folder._root_of_this_process()
+    root = _folder.root_folder()
     pid = os.fork()
     if pid == 0:
         _folder._remove(root, os.getppid())
-        os._exit(0 if _folder._root_of_this_process() != root else 1)
+        os._exit(0 if _folder.root_folder() != root else 1)
     assert os.waitpid(pid, 0)[1] == 0
     assert root.exists()
 
@@ -191,7 +227,9 @@ def test_a_forked_process_leaves_its_parents_folder_alone(temporary):
 # --- doors ------------------------------------------------------------------------------------------------
 
 
-def test_ranks_listen_on_loopback_alone():
+def test_ranks_listen_on_loopback_alone(monkeypatch):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "none0")  # whatever the caller has set for other programs
+
     def listening(rank):
         """The addresses, in the kernel's hexadecimal, on which this process listens."""
         descriptors = Path("/proc/self/fd").iterdir()

@@ -68,7 +68,7 @@ def test_a_temporary_path_too_long_for_a_socket_is_one_sentence(tmp_path):
 
 CELLS = [
     """
-import torch, torch.distributed as dist
+import time, torch, torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
 from ddp_src import spawn
 """,
@@ -101,6 +101,7 @@ spawn(fails)
 def asleep(rank):
     if rank == 0:
         dist.barrier()
+    time.sleep(1000)
 
 spawn(asleep, timeout=0.5)
 """,
@@ -146,5 +147,6 @@ def test_a_hang_in_a_cell_names_its_line(executed):
         "有 rank 在一次集合通信里等了超过 0.5 秒，而别的 rank 没有来",
         "rank 0: in barrier, Cell In[4], line 3, in asleep",
         "    dist.barrier()",
-        "rank 1: fn returned · 函数已经返回",
+        "rank 1: Cell In[4], line 4, in asleep",
+        "    time.sleep(1000)",
     ]

@@ -170,7 +170,7 @@ def test_a_hundred_thousand_lines_are_kept_and_not_all_shown(capfd):
         assert [line for line in file.read().split() if line.isdigit()] == [str(n) for n in range(100_000)]
 
 
-def test_a_rank_reads_nothing_and_may_close_its_output():
+def test_a_rank_reads_nothing_and_may_close_its_output(capfd):
     def work(rank):
         assert sys.stdin.read() == ""
         sys.stdout.close()
@@ -178,3 +178,4 @@ def test_a_rank_reads_nothing_and_may_close_its_output():
         return rank
 
     assert spawn(work) == [0, 1]
+    assert "Traceback" not in capfd.readouterr().out

@@ -21,9 +21,11 @@ usage: ./launch.sh COMMAND [options]
   lab [zh|en]        open the chapters in JupyterLab, on this machine only
                      在 JupyterLab 中打开各章，只有本机能访问
   test [options]     run every test and both languages' notebooks; options go to pytest; `test --breaks` plants
-                     known mistakes in copies of the code and shows that the tests catch them
+                     known mistakes in copies of the code and shows that the tests catch them; `test --stress`
+                     launches 1,500 times, 300 of them with a fault, and counts what is not right
                      运行全部测试和两种语言的 notebook，选项交给 pytest；`test --breaks` 在代码的副本里
-                     埋下已知的错误，看测试能否发现
+                     埋下已知的错误，看测试能否发现；`test --stress` 连续启动 1500 次，其中 300 次带有故障，
+                     统计有多少次不对
   notebooks [NN…]    build the chapters from notebooks/src and run again what is stale
                      由 notebooks/src 生成各章，并重新运行已过期的部分
   bench [--quick]    measure launch times, feeding and memory against their goals; writes bench.json
@@ -314,7 +316,10 @@ has_display() {
 run_tests() {
   enter_environment
   cd "$here" || exit 1
-  [ "${1:-}" != --breaks ] || { shift; exec "$python" tests/breaks.py "$@"; }
+  case ${1:-} in
+    --breaks) shift; exec "$python" tests/breaks.py "$@" ;;
+    --stress) shift; exec "$python" tests/stress/soak.py "$@" ;;
+  esac
   exec "$python" -m pytest "$@"
 }
 

@@ -525,6 +525,20 @@ def test_test_gives_its_options_to_pytest(place: Workplace):
     assert place.calls("-m pytest") == ["-m pytest -k data and not slow"]
 
 
+@pytest.mark.parametrize(
+    ("words", "program"),
+    [
+        (["--breaks", "data.py"], "tests/breaks.py data.py"),
+        (["--stress", "--seed", "7"], "tests/stress/soak.py --seed 7"),
+    ],
+)
+def test_test_runs_the_programs_beside_pytest(place: Workplace, words: list[str], program: str):
+    place.stand_in()
+    assert place.run("test", *words).returncode == 0
+    assert place.calls("tests/") == [program]
+    assert place.calls("-m pytest") == []
+
+
 def test_the_programs_status_is_launch_shs(place: Workplace):
     place.stand_in()
     place.run("setup")

@@ -65,13 +65,13 @@ import atexit, os, socket, subprocess, sys, tempfile, threading
 from pathlib import Path
 
 sys.path.insert(0, sys.argv[1])
-import soak
+import launches, soak
 
-true, lies = soak.spawn, []
+true, lies = launches.spawn, []
 
 
 def lie(fn, args, nprocs, **options):
-    if fn is soak.job and not lies:  # the first launch
+    if fn is launches.job and not lies:  # the first launch
         lies.append(None)
         return true(fn, args, nprocs, **options)
     lies.append(bytearray(b"x" * 2**23))
@@ -85,13 +85,13 @@ def lie(fn, args, nprocs, **options):
     atexit.register(os.unlink, name)
     try:
         results = true(fn, args, nprocs, **options)
-    except soak.faults.RankFailed as error:
+    except launches.faults.RankFailed as error:
         error.rank += 1
         raise
     return [*results[:-1], None]
 
 
-soak.spawn = lie
+launches.spawn = lie
 sys.exit(soak.main(sys.argv[2:]))
 """
 

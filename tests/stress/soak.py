@@ -14,7 +14,6 @@ import atexit
 import gc
 import os
 import random
-import resource
 import shutil
 import statistics
 import sys
@@ -22,21 +21,13 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import faults
+import launches
 import leftovers
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel as DDP
 
-from ddp_src import launch, spawn
-
-TIME_LIMIT = 60  # seconds; a launch that needs them is not right
-STUCK_AFTER = 2  # seconds
 MAY_GROW = 5.0  # MB
 SETTLED = 50  # launches, after which memory has to stay as it is
 
@@ -56,55 +47,10 @@ class Phase:
         return self.right == len(self.seconds) and not any(self.left.values()) and self.grown < MAY_GROW
 
 
-def job(rank: int, number: int) -> tuple[list[float], list[float]]:
-    """One DDP step and one all-reduce; all in whole numbers, so that the results are exact."""
-    model = DDP(nn.Linear(8, 2, bias=False))
-    nn.init.zeros_(model.module.weight)
-    model(torch.full((1, 8), float(rank + number))).sum().backward()
-    torch.optim.SGD(model.parameters(), lr=1).step()
-    total = torch.full((1000,), float(rank + number))
-    dist.all_reduce(total)
-    return model.module.weight.unique().tolist(), total.unique().tolist()
-
-
-def what_is_wrong_with_job(number: int, start_method: str, ends: list[int | None]) -> str:
-    """Launch it; "" where both ranks hold minus the mean and the sum of what they were given."""
-    try:
-        results = spawn(
-            job, (number,), 2, backend="gloo", start_method=start_method, time_limit=TIME_LIMIT, show=False
-        )
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    wanted = [([-(number + 0.5)], [2.0 * number + 1])] * 2
-    if results != wanted:
-        return f"{wanted} was due, and it was {results}"
-    return "" if ends == [0, 0] else f"the ranks' exit codes were {ends}"
-
-
-def what_is_wrong_with_fault(plan: faults.Plan) -> str:
-    """Launch it; "" where the error is the right one."""
-    timeout = STUCK_AFTER if faults.FAULTS[plan.kind].stuck else TIME_LIMIT
-    with tempfile.TemporaryDirectory() as folder:
-        args = (plan, Path(folder, "note"))
-        try:
-            spawn(
-                faults.work,
-                args,
-                plan.world_size,
-                backend="gloo",
-                timeout=timeout,
-                time_limit=TIME_LIMIT,
-                show=False,
-            )
-        except Exception as error:
-            return faults.what_is_wrong(plan, error)
-    return faults.what_is_wrong(plan, None)
-
-
-def start(ends: list[int | None], temporary: Path) -> bool:
+def first_launch(ends: list[int | None], temporary: Path) -> bool:
     """The first launch starts the warm server, and leaves no more than that; True if it is right."""
     start = time.monotonic()
-    wrong = what_is_wrong_with_job(0, "auto", ends)
+    wrong = launches.what_is_wrong_with_job(0, "auto", ends)
     print(f"the first launch, which starts the warm server: {time.monotonic() - start:.2f} s")
     more = leftovers.more_than_needed(leftovers.held(temporary))
     if wrong or more:
@@ -138,23 +84,6 @@ def _memory() -> float:
     return leftovers.resident_mb()
 
 
-@contextmanager
-def noted_ends():
-    """The exit codes of the ranks of the latest launch, which `spawn` itself has no use for after success."""
-    ends: list[int | None] = []
-    end_all = launch.end_all
-
-    def end_all_and_note(processes) -> None:
-        end_all(processes)
-        ends[:] = [process.exitcode for process in processes]
-
-    launch.end_all = end_all_and_note
-    try:
-        yield ends
-    finally:
-        launch.end_all = end_all
-
-
 def print_table(phases: list[Phase]) -> None:
     columns = ["launches", "right", "median s", "max s", "MB grown", *leftovers.KINDS]
     print(f"{'':8}" + "".join(f"{column:>11}" for column in columns))
@@ -181,17 +110,17 @@ def run(options: argparse.Namespace, temporary: Path) -> bool:
     def try_fault(number: int) -> str:
         number = number if options.only is None else options.only
         plan = faults.plan(options.seed, number)
-        wrong = what_is_wrong_with_fault(plan)
+        wrong = launches.what_is_wrong_with_fault(plan)
         planted[plan.kind] += 1
         told[plan.kind] += not wrong
         repeat = f"./launch.sh test --stress --seed {options.seed} --only {number}"
         return wrong and f"{plan}: {wrong}\nrepeat it with: {repeat}"
 
-    with noted_ends() as ends:
-        started = start(ends, temporary)
+    with launches.noted_ends() as ends:
+        started = first_launch(ends, temporary)
         sorts = [
-            ("warm", options.warm, lambda number: what_is_wrong_with_job(number, "auto", ends)),
-            ("cold", options.cold, lambda number: what_is_wrong_with_job(number, "spawn", ends)),
+            ("warm", options.warm, lambda number: launches.what_is_wrong_with_job(number, "auto", ends)),
+            ("cold", options.cold, lambda number: launches.what_is_wrong_with_job(number, "spawn", ends)),
             ("fault", options.faults, try_fault),
         ]
         phases = [run_phase(name, count, one, temporary) for name, count, one in sorts if count]
@@ -231,6 +160,8 @@ def main(arguments: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
+    import resource  # which Windows lacks
+
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     temporary = Path(tempfile.mkdtemp(prefix="soak-"))
     os.environ["TMPDIR"] = tempfile.tempdir = str(temporary)

@@ -152,6 +152,36 @@ ROWS = [
         "if False:",
         "tests/test_exercises.py::test_a_mean_larger_than_every_loss_is_told_so",
     ),
+    Break(  # the lowest rank for the first
+        "ddp_src/_watch.py",
+        "key=lambda f: (f.is_peer_gone, f.is_timeout, f.at)",
+        "key=lambda f: f.rank",
+        "tests/test_first_cause.py::test_of_two_failures_the_earlier_one_is_told[early-1]",
+    ),
+    Break(  # a rank that outlives its parent while it holds the GIL
+        "ddp_src/_process.py",
+        " | os.O_ASYNC",
+        "",
+        "tests/test_launch_end.py::test_a_killed_parent_leaves_no_process",
+    ),
+    Break(
+        "ddp_src/_folder.py",
+        "        _remove_when_killed(_root)\n",
+        "",
+        "tests/test_folder.py::test_the_temporary_folder_is_empty_after_the_end[SIGKILL]",
+    ),
+    Break(  # listens on whatever the host's name means
+        "ddp_src/_rank.py",
+        '        os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = interface\n',
+        "",
+        "tests/test_launch_end.py::test_ranks_listen_on_loopback_alone",
+    ),
+    Break(
+        "ddp_src/_payload.py",
+        "(marshal.loads, (marshal.dumps(code),))",
+        "cloudpickle.cloudpickle._code_reduce(code)",
+        "tests/test_first_cause.py::test_the_text_leads_with_the_cause_and_the_learners_line",
+    ),
 ]
 
 

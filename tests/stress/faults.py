@@ -170,8 +170,11 @@ def what_is_wrong(plan: Plan, error: Exception | None) -> str:
 
 def _wrong_places(plan: Plan, lines: list[str]) -> str:
     """The culprit has returned, and every other rank stands in the collective."""
+    done = plan.steps + (plan.kind == "skipped collective" and plan.waiting == "backward")
+    # In its second forward pass DDP agrees on new buckets, which is a collective of its own.
+    waiting = "forward" if plan.waiting == "backward" and done == 1 else plan.waiting
     for rank in range(plan.world_size):
-        where = f"in {plan.waiting}, " if rank != plan.culprit else "fn returned"
+        where = f"in {waiting}, " if rank != plan.culprit else "fn returned"
         if not any(line.startswith(f"rank {rank}: {where}") for line in lines):
             return f"“rank {rank}: {where}” was due, and it was\n" + "\n".join(lines)
     return ""

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from multiprocessing import get_all_start_methods
+from numbers import Integral
 
 from ddp_src import _payload
 from ddp_src._failures import LaunchRefused
 from ddp_src.errors import ConfigError
+
+MOST_RANKS = 100  # multiprocessing hands at most 256 descriptors to a process, and each rank has two
 
 
 def check_call(fn: Callable, args: tuple, start_method: str) -> None:
@@ -52,12 +55,17 @@ def number_of_ranks(nprocs: int | None) -> int:
 
     if nprocs is None:
         return torch.cuda.device_count() or 2
-    if not isinstance(nprocs, int) or isinstance(nprocs, bool) or nprocs < 1:
+    if not isinstance(nprocs, Integral) or isinstance(nprocs, bool) or nprocs < 1:
         raise LaunchRefused(
             f"nprocs is {nprocs!r}: it must be a whole number, 1 or more.",
             f"nprocs 是 {nprocs!r}：它必须是不小于 1 的整数。",
         )
-    return nprocs
+    if nprocs > MOST_RANKS:
+        raise LaunchRefused(
+            f"nprocs is {nprocs}: one machine starts at most {MOST_RANKS} ranks.",
+            f"nprocs 是 {nprocs}：一台机器最多启动 {MOST_RANKS} 个 rank。",
+        )
+    return int(nprocs)
 
 
 def usable_backend(backend: str, nprocs: int) -> str:

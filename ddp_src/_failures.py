@@ -12,6 +12,12 @@ from pathlib import Path
 from ddp_src._rank import Failure, Frame, users_frames
 from ddp_src._watch import Standing
 
+STATES = {
+    "starting": "starting · 正在启动",
+    "ready": "waiting to join the group · 等待加入进程组",
+    "running": "running · 正在运行",
+    "failed": "failed · 出错",
+}
 CALLS_SHOWN = 5  # of the learner's code, at either end of the stack
 
 
@@ -100,7 +106,7 @@ def _stand(standing: Standing) -> str:
         return f"rank {standing.rank}: fn returned · 函数已经返回"
     users = users_frames(standing.frames)
     if not users:
-        return f"rank {standing.rank}: {standing.state}"
+        return f"rank {standing.rank}: {STATES[standing.state]}"
     call = _call_into_torch(standing.frames, users[-1])
     return f"rank {standing.rank}: {call}{_quote(users[-1]).strip()}"
 

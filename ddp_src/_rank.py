@@ -211,5 +211,5 @@ def _leave() -> None:
         child.kill()  # one that ignores a polite signal would keep the next line waiting
     util._exit_function()  # what a child of multiprocessing does at its end, such as unlinking semaphores
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # fn closed it
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # fn closed it, or set it to None
             stream.flush()

@@ -252,6 +252,13 @@ def test_a_number_of_ranks_that_is_not_one_is_refused(nprocs, nothing_starts):
     )
 
 
+def test_more_ranks_than_can_be_started_are_refused(nothing_starts):
+    assert refusal(nprocs=1000) == (
+        "nprocs is 1000: one machine starts at most 100 ranks.\n"
+        "nprocs 是 1000：一台机器最多启动 100 个 rank。"
+    )
+
+
 @pytest.mark.parametrize("value", [0, -1, True, "5", float("nan")])
 @pytest.mark.parametrize("name", ["timeout", "time_limit"])
 def test_seconds_that_are_none_are_refused(name, value, nothing_starts):

@@ -174,6 +174,7 @@ def test_a_rank_reads_nothing_and_may_close_its_output(capfd):
     def work(rank):
         assert sys.stdin.read() == ""
         sys.stdout.close()
+        sys.stderr = None
         os.close(1)
         return rank
 

@@ -1,6 +1,7 @@
 """`spawn`: results, what travels to the ranks and back, what they see, and what is refused."""
 
 import atexit
+import gc
 import os
 import sys
 import threading
@@ -222,6 +223,8 @@ def test_the_warm_server_has_one_thread_no_gpu_and_none_of_this_project():
     from multiprocessing import forkserver
 
     assert spawn(lambda rank: "ddp_src.model" in sys.modules, nprocs=1) == [False]
+    # What the server loaded is left alone by a rank's collections, which would copy it page by page.
+    assert spawn(lambda rank: gc.get_freeze_count() > 100_000, nprocs=1) == [True]
     server = Path(f"/proc/{forkserver._forkserver._forkserver_pid}")
     assert len(list((server / "task").iterdir())) == 1
     assert "/dev/nvidia" not in (server / "maps").read_text()

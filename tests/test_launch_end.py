@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_src import RankFailed, _folder, spawn, warm_up
+from ddp_src import RankFailed, _folder, launch, spawn, warm_up
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -142,6 +142,22 @@ def test_a_rank_leaves_no_child_behind(start, fails, tmp_path):
         spawn(work)
     pids = [int(pid) for rank in "01" for pid in (tmp_path / rank).read_text().split()]
     wait_until(lambda: not any(map(is_alive, pids)), 5)
+
+
+def test_an_interrupt_while_ranks_start_leaves_none(monkeypatch):
+    started = []
+    end_all = launch.end_all
+
+    def recorded(processes):
+        started.extend(process.pid for process in processes)
+        end_all(processes)
+
+    monkeypatch.setattr(launch, "warm_up", lambda: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(launch, "end_all", recorded)
+    with pytest.raises(KeyboardInterrupt):
+        spawn(print)
+    assert len(started) == 2  # none was forgotten
+    assert not any(map(is_alive, started))
 
 
 def test_launches_use_up_nothing_of_the_caller(tmp_path):

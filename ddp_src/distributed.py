@@ -191,7 +191,7 @@ def settle_buckets(model: nn.Module, images: torch.Tensor) -> None:
     After its first backward pass DDP rebuilds its buckets in the order in which gradients became ready,
     and with 3 or more ranks another order adds up in another order. A resumed run would then round
     differently in its first step, so every run begins with two passes over `images` that leave no trace:
-    parameters, buffers, gradients and random generators are as before.
+    parameters, buffers and torch's random generators are as before, and no parameter has a gradient.
     """
     if not isinstance(model, nn.parallel.DistributedDataParallel):
         return

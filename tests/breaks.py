@@ -182,6 +182,66 @@ ROWS = [
         "cloudpickle.cloudpickle._code_reduce(code)",
         "tests/test_first_cause.py::test_the_text_leads_with_the_cause_and_the_learners_line",
     ),
+    Break(
+        "ddp_src/_watch.py",
+        "CAUSE_GRACE if self._first().is_peer_gone else SETTLE",
+        "SETTLE",
+        "tests/test_first_cause.py::test_a_cause_that_comes_to_light_after_its_victims_complaint_is_told",
+    ),
+    Break(
+        "ddp_src/_watch.py",
+        "ended = self._processes[rank].exitcode is not None",
+        "ended = self._processes[rank].sentinel in ready",
+        "tests/test_first_cause.py::test_a_child_that_outlives_its_rank_hides_nothing",
+    ),
+    Break(
+        "ddp_src/_watch.py",
+        "            os.killpg(process.pid, signal.SIGKILL)",
+        "            process.kill()",
+        "tests/test_launch_end.py::test_a_rank_leaves_no_child_behind",
+    ),
+    Break(
+        "ddp_src/_rank.py",
+        "    torch.default_generator.seed()\n",
+        "",
+        "tests/test_launch.py::test_warm_ranks_draw_numbers_of_their_own",
+    ),
+    Break(
+        "ddp_src/_rank.py",
+        "    multiprocessing.set_start_method(orders.start_method, force=True)\n",
+        "",
+        "tests/test_launch.py::test_loader_workers_start_as_they_would_in_the_caller",
+    ),
+    Break(
+        "ddp_src/launch.py",
+        "main.__spec__, process.ORIGINAL_DIR = None, os.getcwd()",
+        "main.__spec__ = None",
+        "tests/test_launch.py::test_ranks_see_this_moment_of_their_caller",
+    ),
+    Break(
+        "ddp_src/_process.py",
+        "    _buffer_c_output_by_line()\n",
+        "",
+        "tests/test_output.py::test_what_c_printed_is_not_lost_with_the_rank",
+    ),
+    Break(
+        "ddp_src/launch.py",
+        "        with _interrupt_waits():\n            processes = _start(",
+        "        if True:\n            processes = _start(",
+        "tests/test_launch_end.py::test_an_interrupt_while_ranks_start_leaves_none",
+    ),
+    Break(
+        "ddp_src/distributed.py",
+        "        for _ in range(2):\n",
+        "        for _ in range(0):\n",
+        "tests/test_distributed.py::test_settled_buckets_add_up_in_the_same_order_from_the_first_step",
+    ),
+    Break(
+        "ddp_src/_rank.py",
+        "    gc.freeze()  # else",
+        "    pass  # else",
+        "tests/test_launch.py::test_the_warm_server_has_one_thread_no_gpu_and_none_of_this_project",
+    ),
 ]
 
 

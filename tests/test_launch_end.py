@@ -141,7 +141,11 @@ def test_a_rank_leaves_no_child_behind(start, fails, tmp_path):
     with pytest.raises(RankFailed) if fails else contextlib.nullcontext():
         spawn(work)
     pids = [int(pid) for rank in "01" for pid in (tmp_path / rank).read_text().split()]
-    wait_until(lambda: not any(map(is_alive, pids)), 5)
+    try:
+        wait_until(lambda: not any(map(is_alive, pids)), 5)
+    finally:
+        for pid in filter(is_alive, pids):  # none, unless the test failed
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_an_interrupt_while_ranks_start_leaves_none(monkeypatch):

@@ -203,7 +203,7 @@ def test_ranks_that_drift_apart_are_told():
     assert "参数不一样" in caught.value.message
 
 
-def test_phases_are_timed_and_add_up():
+def test_every_phase_of_a_step_is_timed():
     (history,) = spawn(train_on_rank, (replace(QUIET, epochs=1),), 1, show=False)
     assert all(isinstance(step, Step) for step in history.steps)
     for step in history.steps:

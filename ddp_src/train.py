@@ -70,7 +70,7 @@ def train(config: Config, place: Place, *, resume: bool = False) -> History:
     if dist.is_initialized():
         model = DDP(model, device_ids=[place.device.index] if place.device.type == "cuda" else None)
     optimizer = torch.optim.Adam(model.parameters(), lr=config.lr)
-    settle_buckets(model, train_set[[0, 1]][0].to(place.device))
+    settle_buckets(model, train_set[[0, 0]][0].to(place.device))
     done = load_checkpoint(config.out, model=model, optimizer=optimizer) if resume else 0
 
     with _recorder(config, place, done=done, total=config.epochs * len(loader)) as recorder:

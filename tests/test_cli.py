@@ -270,3 +270,16 @@ def test_fewer_samples_than_ranks_is_one_sentence(tmp_path, capsys):
     en, zh = sentences(capsys)[-2:]
     assert en.startswith("5 training samples are too few for 6 ranks")
     assert zh.startswith("5 个训练样本分不到 6 个 rank")
+
+
+@pytest.mark.parametrize("nproc", [1, 2])
+def test_as_few_samples_as_ranks_are_enough(tmp_path, nproc):
+    few = torch.zeros(nproc, 28, 28, dtype=torch.uint8), torch.arange(nproc)
+    torch.save(few, tmp_path / "few_train.pth")
+    torch.save(few, tmp_path / "few_test.pth")
+    out = tmp_path / "run"
+    words = ["--data", str(tmp_path / "few_train.pth"), "--nproc", str(nproc), "--epochs", "2"]
+    assert main([*words, "--out", str(out)]) == 0
+    assert [[(step.step, step.samples) for step in log.steps] for log in read_run(out)] == [
+        [(0, 1), (1, 1)]
+    ] * nproc

@@ -9,14 +9,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ddp_src._rank import Failure, Frame, users_frames
-from ddp_src._watch import Standing
+from ddp_src._reports import Failure, Frame, Standing, users_frames
 
 STATES = {
     "starting": "starting · 正在启动",
     "ready": "waiting to join the group · 等待加入进程组",
     "running": "running · 正在运行",
+    "stopped": "stopped by a signal · 被信号暂停",
     "failed": "failed · 出错",
+    "peer gone": "stopped because a peer was gone · 因对端已断开而停止",
 }
 CALLS_SHOWN = 5  # of the learner's code, at either end of the stack
 
@@ -43,6 +44,7 @@ class RankFailed(LaunchError):
         self.rank, self.error_type, self.message = failure.rank, failure.error_type, failure.message
         lines = [f"rank {self.rank} failed first · rank {self.rank} 最先出错"]
         lines += [_what(failure)]
+        lines += _about_memory(failure)
         lines += _shortened([_quote(frame) for frame in users_frames(failure.frames)])
         lines += [_fate(standing) for standing in standings if standing.rank != self.rank]
         super().__init__("\n".join([*lines, f"log · 日志: {log}"]))
@@ -81,6 +83,22 @@ def _what(failure: Failure) -> str:
     return f"{failure.error_type}; the last that it printed · 它最后打印的是:\n{last}"
 
 
+def _about_memory(failure: Failure) -> list[str]:
+    """What may be behind SIGKILL, which a system sends when its memory runs out."""
+    if failure.error_type != "ended by SIGKILL":
+        return []
+    en, zh = "memory may have run out", "可能是内存不够"
+    if failure.oom_kills:
+        en, zh = (
+            "memory ran out, and the system ended this rank",
+            "内存耗尽，系统结束了这个 rank",
+        )
+    if failure.peak_mb:
+        en += f"; this rank's peak as last seen: {failure.peak_mb:,.0f} MB"
+        zh += f"；最后一次看到的峰值：{failure.peak_mb:,.0f} MB"
+    return [en, zh]
+
+
 def _shortened(calls: list[str]) -> list[str]:
     """The outermost and the innermost ones: a recursion without end has a thousand."""
     left_out = len(calls) - 2 * CALLS_SHOWN
@@ -93,6 +111,8 @@ def _shortened(calls: list[str]) -> list[str]:
 def _fate(standing: Standing) -> str:
     """What became of a rank that was not the first to fail."""
     rank = f"rank {standing.rank}"
+    if standing.state == "peer gone":
+        return f"{rank} stopped because a peer was gone · {rank} 因对端已断开而停止"
     if standing.state == "failed":
         return f"{rank} failed after it · {rank} 随后出错"
     if standing.state == "returned":
@@ -102,13 +122,17 @@ def _fate(standing: Standing) -> str:
 
 def _stand(standing: Standing) -> str:
     """Where a rank stood when it was ended."""
+    last = f"\n    last collective · 最后的集合通信: {standing.collective}" if standing.collective else ""
+    return f"rank {standing.rank}: {_place(standing)}{last}"
+
+
+def _place(standing: Standing) -> str:
     if standing.state == "returned":
-        return f"rank {standing.rank}: fn returned · 函数已经返回"
+        return "fn returned · 函数已经返回"
     users = users_frames(standing.frames)
     if not users:
-        return f"rank {standing.rank}: {STATES[standing.state]}"
-    call = _call_into_torch(standing.frames, users[-1])
-    return f"rank {standing.rank}: {call}{_quote(users[-1]).strip()}"
+        return STATES[standing.state]
+    return _call_into_torch(standing.frames, users[-1]) + _quote(users[-1]).strip()
 
 
 def _call_into_torch(frames: Sequence[Frame], last_of_user: Frame) -> str:

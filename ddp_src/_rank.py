@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import multiprocessing
 import os
 import pickle
-import re
 import sys
-import sysconfig
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from multiprocessing import util
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from ddp_src._ending import descendants, end_processes
 from ddp_src._process import arm_stack_dump, die_with_parent, keep_own, send_output_to
+from ddp_src._reports import Failure, Frame
 
 FOREVER = 365 * 86_400.0  # seconds
-# An error of torch's backend, also as the reason of one that the learner's code raised.
-_BACKEND_ERROR = r"(?m)^(?:RuntimeError|torch\.distributed\.\w+): .*"
-_PEER_GONE = r"(?i:(?:gloo|nccl|socket).*(?:connection (?:closed|reset|refused)|broken pipe))"
-_TIMED_OUT = r"(?i:(?:gloo|nccl|store).*(?:timed out|timeout)|wait timeout)"
-_BARRIER_FAILED = "failed to pass monitoredBarrier"  # level DETAIL says this of both
 
 
 @dataclass(frozen=True)
@@ -56,54 +52,15 @@ class Orders:
         return Path(self.logs, f"rank{rank}.log")
 
 
-@dataclass(frozen=True)
-class Frame:
-    """One line of a call stack."""
-
-    file: str
-    line: int
-    function: str
-
-
-@dataclass(frozen=True)
-class Failure:
-    """How one rank failed. `frames` run from the outermost call inwards; `at` is the monotonic clock's.
-
-    A rank that died without a word has no traceback; its `message` is the last that it printed.
-    """
-
-    rank: int
-    error_type: str
-    message: str
-    frames: tuple[Frame, ...] = ()
-    traceback: str = ""
-    at: float = 0.0
-
-    @property
-    def is_peer_gone(self) -> bool:
-        """Whether this is what a rank sees when another one dies: a consequence, not a cause."""
-        return bool(re.search(f"{_BACKEND_ERROR}(?:{_PEER_GONE}|{_BARRIER_FAILED})", self.traceback))
-
-    @property
-    def is_timeout(self) -> bool:
-        """Whether a collective gave up waiting for the other ranks."""
-        return bool(re.search(f"{_BACKEND_ERROR}(?:{_TIMED_OUT}|{_BARRIER_FAILED})", self.traceback))
-
-
-def users_frames(frames: Sequence[Frame]) -> list[Frame]:
-    """The frames of the learner's own code: not Python's, not a package's, not the launcher's."""
-    paths = sysconfig.get_paths()
-    foreign = [paths[k] + os.sep for k in ("stdlib", "platstdlib", "purelib", "platlib")]
-    return [f for f in frames if not f.file.startswith((*foreign, "<frozen")) and f.file != __file__]
-
-
 def run(rank: int, orders: Orders, channels: Sequence[Connection], lifelines: Sequence[Connection]) -> None:
     """The entry point of every rank; never returns."""
     gc.freeze()  # else a collection walks, and so copies, all that a warm rank shares with the server
     channel = keep_own(channels, rank)
     try:
         _work(rank, orders, channel, keep_own(lifelines, rank))
-        channel.recv()  # "leave", once all have returned; after a failure the parent ends this process here
+        # "leave" comes once all have returned; after a failure the parent ends this process here
+        while channel.recv() == "where":
+            channel.send(_last_collective())
         _leave()
     except BaseException:
         traceback.print_exc()
@@ -146,6 +103,7 @@ def _prepare(rank: int, orders: Orders) -> tuple:
     torch.default_generator.seed()
     numpy.random.seed()
     torch.set_num_threads(orders.threads)
+    dist.set_debug_level_from_env()  # torch has read it already, when it was loaded
     if orders.debug:
         dist.set_debug_level(dist.DebugLevel.DETAIL)
     with open(orders.payload(), "rb") as file:
@@ -187,7 +145,7 @@ def _describe(rank: int, error: BaseException) -> Failure:
     except BaseException as second:
         message = f"(its message cannot be shown: {type(second).__name__})"
     summary = traceback.extract_tb(error.__traceback__)
-    return Failure(
+    failure = Failure(
         rank=rank,
         error_type=type(error).__name__,
         message=_printable(message),
@@ -195,6 +153,27 @@ def _describe(rank: int, error: BaseException) -> Failure:
         traceback=_printable("".join(traceback.format_exception(error))),
         at=at,
     )
+    return replace(failure, collective=_last_collective()) if failure.is_timeout else failure
+
+
+def _last_collective() -> str:
+    """The collective that this rank called last, such as "#9 all_reduce, Float [110]"; "" if not known.
+
+    torch's flight recorder tells it, whose Python name is not a public one.
+    """
+    with contextlib.suppress(Exception):
+        from torch._C._distributed_c10d import _dump_fr_trace_json
+
+        last = json.loads(_dump_fr_trace_json(True, False))["entries"][-1]
+        number, group = last["process_group"]
+        if not group:  # under level DETAIL the recorder counts the checks too
+            return ""
+        name = last["profiling_name"].partition(":")[2]
+        inputs = zip(last["input_dtypes"], last["input_sizes"], strict=True)
+        inputs = "".join(f", {dtype} {size}" for dtype, size in inputs)
+        of_group = "" if number == "0" else f" of group {number}"
+        return f"#{last['collective_seq_id']} {name}{inputs}{of_group}"
+    return ""
 
 
 def _printable(text: str) -> str:
@@ -208,7 +187,8 @@ def _leave() -> None:
 
     leave()
     for child in multiprocessing.active_children():
-        child.kill()  # one that ignores a polite signal would keep the next line waiting
+        child.kill()  # one that ignores a polite signal would keep the next lines waiting
+    end_processes(descendants(os.getpid()))
     util._exit_function()  # what a child of multiprocessing does at its end, such as unlinking semaphores
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):  # fn closed it, or set it to None

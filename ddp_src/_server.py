@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
+import re
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from ddp_src._failures import LaunchRefused
 from ddp_src._folder import root_folder
@@ -13,6 +18,12 @@ from ddp_src._folder import root_folder
 # Imports only, and never ddp_src or the learner's modules, so that edits to them count at the next launch.
 # DDP imports torch._dynamo when the first model is wrapped, which would cost every rank a second.
 PRELOAD = ("torch", "torch.distributed", "torch.nn.parallel", "torch._dynamo", "cloudpickle")
+# What Python, the loader, OpenMP and torch read once, when they start.
+READ_AT_START = (
+    r"PYTHON(?:HASHSEED|MALLOC|DEVMODE|WARNINGS|OPTIMIZE)|LD_PRELOAD|MALLOC_.*|GOMP_.*|"
+    r"OMP_(?:PROC_BIND|PLACES|WAIT_POLICY|STACKSIZE)|ATEN_CPU_CAPABILITY|"
+    r"TORCH_(?:CPP_LOG_LEVEL|SHOW_CPP_STACKTRACES|LOGS|LOGS_OUT|TRACE|FR_BUFFER_SIZE)"
+)
 
 
 def default_start_method() -> str:
@@ -40,16 +51,77 @@ def warm_up() -> None:
         return
     from multiprocessing import forkserver
 
-    root_folder()
     multiprocessing.get_context("forkserver").set_forkserver_preload(list(PRELOAD))
-    # The server inherits the mask: Ctrl-C in a terminal must not reach it while it is still importing.
-    old = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    _end_server_without_socket()
+    with _servers_environment(root_folder()):
+        try:
+            forkserver.ensure_running()
+        except OSError as error:
+            raise LaunchRefused(
+                f'the warm server cannot start ({error}): set a shorter TMPDIR, or use start_method="spawn".',
+                f'热启动服务无法启动（{error}）：请换一个路径较短的 TMPDIR，或使用 start_method="spawn"。',
+            ) from None
+    _remember_what_it_read()
+
+
+@contextmanager
+def _servers_environment(folder: os.PathLike) -> Iterator[None]:
+    """What the server inherits and its ranks do not: see `Orders.environ`."""
+    # Ctrl-C in a terminal must not reach it while it is still importing.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    if cache is None:  # importing torch._dynamo makes this folder; by itself beside ours, to stay
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(folder, "torchinductor")
     try:
-        forkserver.ensure_running()
-    except OSError as error:
-        raise LaunchRefused(
-            f'the warm server cannot start ({error}): set a shorter TMPDIR, or use start_method="spawn".',
-            f'热启动服务无法启动（{error}）：请换一个路径较短的 TMPDIR，或使用 start_method="spawn"。',
-        ) from None
+        yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, old)
+        if cache is None:
+            del os.environ["TORCHINDUCTOR_CACHE_DIR"]
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _end_server_without_socket() -> None:
+    """Something may have swept the temporary folder: nobody reaches the server then, and it starts anew."""
+    pid, address = _server()
+    if pid and address and not os.path.exists(address):
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(pid, signal.SIGKILL)
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # multiprocessing, which started it, reaps it
+
+
+def _server() -> tuple[int | None, str | None]:
+    """The server's process and its socket, for which the standard library has no public names."""
+    from multiprocessing.forkserver import _forkserver as server
+
+    return getattr(server, "_forkserver_pid", None), getattr(server, "_forkserver_address", None)
+
+
+# --- variables that were set too late for it ------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _StartedWith:
+    pid: int | None
+    variables: dict[str, str]
+
+
+_started_with = _StartedWith(None, {})
+
+
+def set_too_late() -> list[str]:
+    """The variables that count only when torch is loaded, and are not what they were for the server."""
+    pid, _ = _server()
+    if pid is None or pid != _started_with.pid:
+        return []  # the next launch starts it with what is set now
+    return sorted({name for name, _ in _read_at_start().items() ^ _started_with.variables.items()})
+
+
+def _remember_what_it_read() -> None:
+    global _started_with
+    pid, _ = _server()
+    if pid != _started_with.pid:
+        _started_with = _StartedWith(pid, _read_at_start())
+
+
+def _read_at_start() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if re.fullmatch(READ_AT_START, name)}

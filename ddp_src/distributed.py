@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -53,11 +54,11 @@ def process_group(backend: str = "auto", *, timeout: float = 600) -> Iterator[Pl
         set_threads(1)
         yield place_of_this_rank()
         return
-    local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
+    local_ranks = _number("LOCAL_WORLD_SIZE" if "LOCAL_WORLD_SIZE" in os.environ else "WORLD_SIZE")
     set_threads(local_ranks)
     chosen = choose_backend(backend, local_ranks)
     if chosen == "nccl":
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(_number("LOCAL_RANK"))
     dist.init_process_group(chosen, timeout=timedelta(seconds=timeout))
     try:
         yield place_of_this_rank()
@@ -98,7 +99,25 @@ def _started_by_launcher() -> bool:
             f"设置了 {', '.join(found)}，却没有 {names}：请用 "
             "`torchrun --nproc-per-node 2 -m ddp_src.train` 启动，它会把这些变量全部设好。",
         )
+    if _number("RANK") >= _number("WORLD_SIZE"):
+        rank, world_size = os.environ["RANK"], os.environ["WORLD_SIZE"]
+        raise ConfigError(
+            f"RANK is {rank} and WORLD_SIZE is {world_size}: ranks are counted from 0, "
+            "so RANK must be smaller.",
+            f"RANK 是 {rank}，而 WORLD_SIZE 是 {world_size}：rank 从 0 数起，必须小于 WORLD_SIZE。",
+        )
     return True
+
+
+def _number(name: str) -> int:
+    """A variable that the launcher sets; raises `ConfigError` where it is no whole number from 0 up."""
+    text = os.environ[name]
+    if not re.fullmatch("[0-9]+", text):
+        raise ConfigError(
+            f"{name} is {text!r}: it must be a whole number; a launcher such as torchrun sets it.",
+            f"{name} 是 {text!r}：它必须是整数，由 torchrun 这样的启动器设置。",
+        )
+    return int(text)
 
 
 def choose_backend(backend: str, ranks_here: int) -> str:

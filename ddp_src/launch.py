@@ -9,18 +9,22 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import Pipe, process
 from pathlib import Path
+from typing import NoReturn
 
 from ddp_src._checks import check_call, check_seconds, number_of_ranks, pack, usable_backend
+from ddp_src._ending import end_all
 from ddp_src._failures import LaunchError, LaunchRefused, RankFailed, RanksStuck, TimeLimitReached
 from ddp_src._folder import private_folder
 from ddp_src._output import Output
 from ddp_src._rank import Orders, run
-from ddp_src._server import default_start_method, let_waiting_threads_sleep, warm_up
-from ddp_src._watch import Outcome, Watch, end_all
+from ddp_src._reports import Failure, Standing
+from ddp_src._server import default_start_method, let_waiting_threads_sleep, set_too_late, warm_up
+from ddp_src._watch import Outcome, Watch
 
 __all__ = ["LaunchError", "LaunchRefused", "RankFailed", "RanksStuck", "TimeLimitReached", "spawn", "warm_up"]
 
@@ -59,16 +63,19 @@ def spawn(
     check_seconds("time_limit", time_limit)
     nprocs = number_of_ranks(nprocs)
     backend = usable_backend(backend, nprocs)
+    if start_method == "auto":
+        start_method = _fitting_start_method(show=show)
     payload = pack(fn, tuple(args))
     if show:
-        _say_once(nprocs, backend)
+        ranks = "1 rank" if nprocs == 1 else f"{nprocs} ranks"
+        _say_once(f"{ranks} · {backend} · {'one GPU each' if backend == 'nccl' else 'CPU'}")
     with private_folder() as folder:
         orders = _orders(folder, Path(log_dir or folder), nprocs, backend, timeout, debug)
         orders.payload().write_bytes(payload)
         output = _output(orders, show=show)
         outcome = _run_ranks(orders, output, start_method, time_limit)
         _raise_if_failed(outcome, orders, time_limit)
-        results = [pickle.loads(orders.result(rank).read_bytes()) for rank in range(nprocs)]
+        results = [_read_result(rank, orders) for rank in range(nprocs)]
         if not log_dir and not output.cut:
             for rank in range(nprocs):
                 orders.log(rank).unlink()
@@ -86,6 +93,8 @@ def _run_ranks(orders: Orders, output: Output, start_method: str, time_limit: fl
         for end in (*theirs, *lifelines):
             end.close()
         return Watch(processes, ours, orders, output).follow(time_limit)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("all ranks were ended · 所有 rank 都已结束") from None
     finally:
         with _interrupt_waits():
             end_all(processes)
@@ -113,8 +122,6 @@ def _interrupt_waits() -> Iterator[None]:
 def _start(rank_args: tuple, nprocs: int, start_method: str) -> list:
     import torch.multiprocessing as mp
 
-    if start_method == "auto":
-        start_method = default_start_method()
     with _ranks_start_here():
         if start_method == "spawn":
             let_waiting_threads_sleep()
@@ -145,12 +152,20 @@ def _ranks_start_here() -> Iterator[None]:
             process.ORIGINAL_DIR = first_folder
 
 
+def _fitting_start_method(*, show: bool) -> str:
+    names = set_too_late()
+    if not names:
+        return default_start_method()
+    if show:
+        _say_once(f"cold start, since torch reads {', '.join(names)} only when it is loaded")
+        _say_once(f"冷启动：torch 只在加载时读取 {'、'.join(names)}")
+    return "spawn"
+
+
 _said: set[str] = set()
 
 
-def _say_once(nprocs: int, backend: str) -> None:
-    ranks = "1 rank" if nprocs == 1 else f"{nprocs} ranks"
-    line = f"{ranks} · {backend} · {'one GPU each' if backend == 'nccl' else 'CPU'}"
+def _say_once(line: str) -> None:
     if line not in _said:
         _said.add(line)
         print(line, flush=True)
@@ -193,7 +208,25 @@ def _raise_if_failed(outcome: Outcome, orders: Orders, time_limit: float | None)
         return
     if outcome.stuck:
         raise RanksStuck(outcome.standings, orders.timeout)
-    log = orders.log(outcome.failure.rank)
+    _raise_failed(outcome.failure, orders, outcome.standings)
+
+
+def _raise_failed(failure: Failure, orders: Orders, standings: Sequence[Standing]) -> NoReturn:
+    log = orders.log(failure.rank)
     with open(log, "a", encoding="utf-8", errors="backslashreplace") as file:
-        file.write(outcome.failure.traceback)
-    raise RankFailed(outcome.failure, outcome.standings, log)
+        file.write(failure.traceback)
+    raise RankFailed(failure, standings, log) from None
+
+
+def _read_result(rank: int, orders: Orders) -> object:
+    try:
+        return pickle.loads(orders.result(rank).read_bytes())
+    except Exception as error:
+        failure = Failure(
+            rank=rank,
+            error_type=type(error).__name__,
+            message=f"the return value cannot be read here ({error}): "
+            "return numbers, strings, tensors, or lists and dicts of them",
+            traceback=traceback.format_exc(),
+        )
+        _raise_failed(failure, orders, [Standing(r, "returned") for r in range(orders.world_size)])

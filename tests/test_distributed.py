@@ -74,6 +74,34 @@ def test_the_group_of_another_launcher_is_joined_and_left(monkeypatch):
     assert not dist.is_initialized()
 
 
+def launched_as(monkeypatch, **variables):
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "1")
+    for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", **variables}.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"])
+@pytest.mark.parametrize("value", ["abc", "", "-1", "1.5"])
+def test_a_variable_that_is_no_number_is_named(name, value, monkeypatch):
+    launched_as(monkeypatch, **{name: value})
+    with pytest.raises(ConfigError) as caught, process_group("gloo"):
+        pass
+    assert caught.value.en == (
+        f"{name} is {value!r}: it must be a whole number; a launcher such as torchrun sets it."
+    )
+    assert caught.value.zh == f"{name} 是 {value!r}：它必须是整数，由 torchrun 这样的启动器设置。"
+
+
+def test_a_rank_beyond_the_world_is_refused(monkeypatch):
+    launched_as(monkeypatch, RANK="2")
+    with pytest.raises(ConfigError) as caught, process_group("gloo"):
+        pass
+    assert caught.value.en == (
+        "RANK is 2 and WORLD_SIZE is 2: ranks are counted from 0, so RANK must be smaller."
+    )
+
+
 def test_variables_that_are_missing_are_all_named(monkeypatch):
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")

@@ -39,12 +39,123 @@ def wait_for_the_others():
     dist.all_reduce(torch.ones(1))
 
 
-# --- how rank 1 can die while rank 0 sits in a collective ----------------------------------------------
+# --- how rank 1 can die while rank 0 sits in a collective, and what a learner reads then -----------------
+
+FAULTS = []
+FATES = (
+    "rank 0 was ended with it · rank 0 随之结束",
+    "rank 0 stopped because a peer was gone · rank 0 因对端已断开而停止",
+)
 
 
-class NoText(Exception):
-    def __str__(self):
-        raise RuntimeError("no text")
+def reads(text):
+    """Decorates a fault with what `spawn` says of it, but for places of files and the lines that follow."""
+
+    def note(fault):
+        FAULTS.append(pytest.param(fault, text.strip("\n").splitlines(), id=fault.__name__))
+        return fault
+
+    return note
+
+
+@reads("""
+rank 1 failed first · rank 1 最先出错
+ZeroDivisionError: division by zero
+  work
+    return fault()
+  an_exception
+    return 1 / 0
+""")
+def an_exception():
+    return 1 / 0
+
+
+@reads("""
+rank 1 failed first · rank 1 最先出错
+ended with exit code 3
+""")
+def an_exit_code():
+    os._exit(3)
+
+
+@reads("""
+rank 1 failed first · rank 1 最先出错
+ended with exit code 0
+""")
+def an_exit_without_a_result():
+    os._exit(0)
+
+
+@reads("""
+rank 1 failed first · rank 1 最先出错
+SystemExit: 7
+  work
+    return fault()
+  an_exit_by_python
+    sys.exit(7)
+""")
+def an_exit_by_python():
+    sys.exit(7)
+
+
+@reads("""
+rank 1 failed first · rank 1 最先出错
+KeyboardInterrupt
+  work
+    return fault()
+  an_interrupt
+    signal.raise_signal(signal.SIGINT)
+""")
+def an_interrupt():
+    signal.raise_signal(signal.SIGINT)
+
+
+@reads("""
+rank 1 failed first · rank 1 最先出错
+ended by SIGKILL
+memory may have run out; this rank's peak as last seen: … MB
+可能是内存不够；最后一次看到的峰值：… MB
+""")
+def a_sigkill():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@reads("""
+rank 1 failed first · rank 1 最先出错
+ended by SIGSEGV
+""")
+def a_segmentation_fault():
+    ctypes.string_at(0)
+
+
+@reads("""
+rank 1 failed first · rank 1 最先出错
+ended by signal 40
+""")
+def a_signal_without_a_name():
+    os.kill(os.getpid(), 40)
+
+
+@reads("""
+rank 1 failed first · rank 1 最先出错
+ended by SIGABRT; the last that it printed · 它最后打印的是:
+    out of luck
+""")
+def an_abort_with_last_words():
+    os.write(2, b"out of luck\n")
+    os.abort()
+
+
+@reads("""
+rank 1 failed first · rank 1 最先出错
+ModuleNotFoundError: No module named 'no_such'
+  work
+    return fault()
+  an_import
+    import no_such  # noqa: F401
+""")
+def an_import():
+    import no_such  # noqa: F401
 
 
 class Untransportable(Exception):
@@ -53,48 +164,112 @@ class Untransportable(Exception):
         self.lock = threading.Lock()
 
 
-def raise_(error):
-    raise error
+@reads("""
+rank 1 failed first · rank 1 最先出错
+Untransportable: holds a lock
+  work
+    return fault()
+  an_exception_that_cannot_be_pickled
+    raise Untransportable
+""")
+def an_exception_that_cannot_be_pickled():
+    raise Untransportable
 
 
-DEATHS = {
-    "exception": (lambda: 1 / 0, "ZeroDivisionError", "division by zero"),
-    "exit code 3": (lambda: os._exit(3), "ended with exit code 3", ""),
-    "exit code 0": (lambda: os._exit(0), "ended with exit code 0", ""),
-    "sys.exit": (lambda: sys.exit(7), "SystemExit", "7"),
-    "interrupt": (lambda: os.kill(os.getpid(), signal.SIGINT), "KeyboardInterrupt", ""),
-    "SIGKILL": (lambda: os.kill(os.getpid(), signal.SIGKILL), "ended by SIGKILL", ""),
-    "SIGSEGV": (lambda: ctypes.string_at(0), "ended by SIGSEGV", ""),
-    "signal without a name": (lambda: os.kill(os.getpid(), 40), "ended by signal 40", ""),
-    "last words": (lambda: (os.write(2, b"out of luck\n"), os.abort()), "ended by SIGABRT", "out of luck"),
-    "import": (
-        lambda: __import__("no_such"),
-        "ModuleNotFoundError",
-        "No module named 'no_such'",
-    ),
-    "no text": (lambda: raise_(NoText()), "NoText", "(its message cannot be shown: RuntimeError)"),
-    "no pickle": (lambda: raise_(Untransportable()), "Untransportable", "holds a lock"),
-    "surrogate": (lambda: raise_(OSError("caf\udce9")), "OSError", "caf\\udce9"),
-    "like a lost peer": (lambda: raise_(OSError("Connection reset")), "OSError", "Connection reset"),
-    "like a timeout": (
-        lambda: raise_(TimeoutError("timed out waiting")),
-        "TimeoutError",
-        "timed out waiting",
-    ),
-}
+class NoText(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
 
 
-@pytest.mark.parametrize("death", DEATHS)
-def test_the_rank_that_died_is_named_and_not_its_victim(death):
-    die, error_type, message = DEATHS[death]
+@reads("""
+rank 1 failed first · rank 1 最先出错
+NoText: (its message cannot be shown: RuntimeError)
+  work
+    return fault()
+  an_exception_without_a_text
+    raise NoText
+""")
+def an_exception_without_a_text():
+    raise NoText
 
+
+@reads("""
+rank 1 failed first · rank 1 最先出错
+OSError: caf\\udce9
+  work
+    return fault()
+  a_message_that_is_no_text
+    raise OSError("caf\\udce9")
+""")
+def a_message_that_is_no_text():
+    raise OSError("caf\udce9")
+
+
+@reads("""
+rank 1 failed first · rank 1 最先出错
+OSError: Connection reset
+  work
+    return fault()
+  an_error_like_that_of_a_lost_peer
+    raise OSError("Connection reset")
+""")
+def an_error_like_that_of_a_lost_peer():
+    raise OSError("Connection reset")
+
+
+@reads("""
+rank 1 failed first · rank 1 最先出错
+TimeoutError: timed out waiting
+  work
+    return fault()
+  an_error_like_a_timeout
+    raise TimeoutError("timed out waiting")
+""")
+def an_error_like_a_timeout():
+    raise TimeoutError("timed out waiting")
+
+
+@reads("""
+rank 1 failed first · rank 1 最先出错
+TypeError: the return value, a lock, cannot be sent to the notebook (cannot pickle '_thread.lock' object): \
+return numbers, strings, tensors, or lists and dicts of them
+""")
+def a_result_that_cannot_be_pickled():
+    return threading.Lock()
+
+
+class Explosive:
+    def __reduce__(self):
+        raise ValueError("not today")
+
+
+@reads("""
+rank 1 failed first · rank 1 最先出错
+TypeError: the return value, a Explosive, cannot be sent to the notebook (not today): \
+return numbers, strings, tensors, or lists and dicts of them
+""")
+def an_exception_while_the_result_is_sent():
+    return Explosive()
+
+
+@pytest.mark.parametrize(("fault", "text"), FAULTS)
+def test_the_rank_that_died_is_told_and_not_its_victim(fault, text):
     def work(rank):
         if rank == 1:
-            die()
-        wait_for_the_others()
+            return fault()
+        return wait_for_the_others()
 
     error = failure(work, timeout=60)
-    assert (error.rank, error.error_type, error.message) == (1, error_type, message)
+    *lines, fate, log = re.sub(r"File .*, line \d+, in |[\d,]+(?= MB)", shorten, str(error)).splitlines()
+    assert lines == text
+    assert fate in FATES
+    assert log.startswith("log · 日志: ")
+    assert error.rank == 1
+    assert f"{error.error_type}: {error.message}".startswith(text[1].partition(";")[0])
+
+
+def shorten(match):
+    return "" if match[0].startswith("File") else "…"
 
 
 def test_the_text_leads_with_the_cause_and_the_learners_line():
@@ -173,7 +348,7 @@ def test_a_cause_that_comes_to_light_after_its_victims_complaint_is_told(debug, 
 
     error = failure(work, debug=debug)
     assert (error.rank, error.error_type) == (1, "ended with exit code 3")
-    assert "rank 0 failed after it · rank 0 随后出错" in str(error)
+    assert "rank 0 stopped because a peer was gone · rank 0 因对端已断开而停止" in str(error)
 
 
 def test_collectives_of_different_size_end_the_launch():
@@ -195,13 +370,37 @@ def test_debug_names_both_collectives_of_a_mismatch():
     assert "OpType=ALLREDUCE" in error.message and "OpType=BROADCAST" in error.message
 
 
-def test_a_result_that_cannot_travel_is_named():
-    error = failure(lambda rank: threading.Lock(), nprocs=1)
-    assert error.error_type == "TypeError"
-    assert error.message == (
-        "the return value, a lock, cannot be sent to the notebook (cannot pickle '_thread.lock' object): "
-        "return numbers, strings, tensors, or lists and dicts of them"
-    )
+class Foreign:
+    """Can be read back where it was written, and nowhere else."""
+
+    def __reduce__(self):
+        return (eval, (f"None if __import__('os').getpid() == {os.getpid()} else 1 / 0",))
+
+
+def test_a_result_that_cannot_be_read_back_is_told():
+    lines = str(failure(lambda rank: Foreign() if rank == 1 else rank)).splitlines()
+    assert lines[:3] == [
+        "rank 1 failed first · rank 1 最先出错",
+        "ZeroDivisionError: the return value cannot be read here (division by zero): "
+        "return numbers, strings, tensors, or lists and dicts of them",
+        "rank 0 had returned · rank 0 已经返回",
+    ]
+
+
+def test_that_memory_ran_out_is_said_where_the_system_counts_it(monkeypatch):
+    counts = iter((3, 4))
+    monkeypatch.setattr("ddp_src._watch.oom_kills", lambda: next(counts))
+    lines = str(failure(lambda rank: os.kill(os.getpid(), signal.SIGKILL), nprocs=1)).splitlines()
+    assert [re.sub(r"[\d,]+ MB", "… MB", line) for line in lines[2:4]] == [
+        "memory ran out, and the system ended this rank; this rank's peak as last seen: … MB",
+        "内存耗尽，系统结束了这个 rank；最后一次看到的峰值：… MB",
+    ]
+
+
+def test_that_a_system_which_killed_before_is_not_blamed(monkeypatch):
+    monkeypatch.setattr("ddp_src._watch.oom_kills", lambda: 3)
+    lines = str(failure(lambda rank: os.kill(os.getpid(), signal.SIGKILL), nprocs=1)).splitlines()
+    assert lines[2].startswith("memory may have run out")
 
 
 def test_an_endless_recursion_is_a_short_text():
@@ -253,7 +452,26 @@ def test_a_skipped_collective_is_told_with_every_ranks_place():
     assert where_ranks_stood(work) == [
         "rank 0: in all_reduce, work",
         "    dist.all_reduce(torch.ones(1))",
+        "    last collective · 最后的集合通信: #1 all_reduce, Float [1]",
         "rank 1: fn returned · 函数已经返回",
+    ]
+
+
+def test_ranks_that_wait_in_different_collectives_are_told_with_both():
+    def work(rank):
+        dist.all_reduce(torch.ones(2, 3, dtype=torch.int64))
+        if rank == 0:
+            dist.barrier()
+        else:
+            dist.all_gather([torch.ones(2), torch.ones(2)], torch.ones(2))
+
+    assert where_ranks_stood(work) == [
+        "rank 0: in barrier, work",
+        "    dist.barrier()",
+        "    last collective · 最后的集合通信: #2 barrier",
+        "rank 1: in all_gather, work",
+        "    dist.all_gather([torch.ones(2), torch.ones(2)], torch.ones(2))",
+        "    last collective · 最后的集合通信: #2 all_gather, Float [2]",
     ]
 
 
@@ -266,6 +484,7 @@ def test_a_barrier_for_one_rank_and_a_rank_asleep():
     assert where_ranks_stood(work) == [
         "rank 0: in barrier, work",
         "    dist.barrier()",
+        "    last collective · 最后的集合通信: #1 barrier",
         "rank 1: work",
         "    time.sleep(1000)",
     ]
@@ -279,7 +498,28 @@ def test_a_rank_that_holds_the_gil_can_say_where_it_stands():
 
     lines = where_ranks_stood(等待)
     assert lines[0] == "rank 0: in all_reduce, wait_for_the_others"
-    assert lines[2:] == ["rank 1: 等待", "    ctypes.PyDLL(None).sleep(1000)"]
+    assert lines[3:] == ["rank 1: 等待", "    ctypes.PyDLL(None).sleep(1000)"]
+
+
+def test_a_rank_that_a_signal_has_stopped_is_told_as_that():
+    def work(rank):
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        wait_for_the_others()
+
+    assert where_ranks_stood(work)[3:] == ["rank 1: stopped by a signal · 被信号暂停"]
+
+
+def test_a_rank_that_nccls_watchdog_ended_waited_too_long():
+    def work(rank):
+        if rank == 1:
+            print("[rank1]:[E1130] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=8)")
+            print("and twenty lines of C++\n" * 20)
+            sys.stdout.flush()
+            os.abort()
+        time.sleep(1000)
+
+    assert where_ranks_stood(work) == ["rank 0: work", "    time.sleep(1000)", "rank 1: failed · 出错"]
 
 
 def test_one_batch_too_many_on_one_rank():
@@ -290,8 +530,10 @@ def test_one_batch_too_many_on_one_rank():
 
     assert where_ranks_stood(work) == [
         "rank 0: fn returned · 函数已经返回",
+        "    last collective · 最后的集合通信: #7 all_reduce, Float [2]",
         "rank 1: in backward, work",
         "    model(torch.ones(1, 1)).sum().backward()",
+        "    last collective · 最后的集合通信: #8 all_reduce, Float [2]",
     ]
 
 
@@ -304,7 +546,7 @@ def test_a_timeout_is_told_as_one_whatever_the_learners_code_makes_of_it():
         except RuntimeError as error:
             raise ValueError("training failed") from error
 
-    assert [line[:6] for line in where_ranks_stood(work)[::2]] == ["rank 0", "rank 1"]
+    assert [line[:6] for line in where_ranks_stood(work)[::3]] == ["rank 0", "rank 1"]
 
 
 def test_a_hang_in_debug_mode_and_with_three_ranks():
@@ -316,7 +558,7 @@ def test_a_hang_in_debug_mode_and_with_three_ranks():
     for options in ({"debug": True}, {"nprocs": 3}):
         lines = where_ranks_stood(work, **options)
         assert lines[0] == "rank 0: in all_reduce, work"
-        assert lines[3] == "    time.sleep(1000)"
+        assert lines[lines.index("rank 1: work") + 1] == "    time.sleep(1000)"
 
 
 def test_ranks_that_compute_alone_for_longer_than_the_timeout_are_left_in_peace():

@@ -3,6 +3,7 @@
 import atexit
 import gc
 import os
+import shutil
 import sys
 import threading
 import time
@@ -14,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ddp_src import LaunchRefused, distributed, launch, spawn
+from ddp_src import LaunchRefused, _folder, distributed, launch, spawn
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
@@ -95,8 +96,9 @@ def test_every_rank_gets_copies_of_tensors_and_modules():
 
 
 def test_large_results_come_back_whole():
-    results = spawn(lambda rank: torch.full((5_000_000,), rank, dtype=torch.float64))
-    assert [(len(result), result.sum().item()) for result in results] == [(5_000_000, 0.0), (5_000_000, 5e6)]
+    small, large = spawn(lambda rank: torch.full((1 + rank * 24_999_999,), rank, dtype=torch.float64))
+    assert small.tolist() == [0.0]
+    assert (large.nbytes, large.sum().item()) == (200_000_000, 25e6)
 
 
 def test_the_group_may_be_left_by_the_function_itself(capfd):
@@ -228,6 +230,41 @@ def test_the_warm_server_has_one_thread_no_gpu_and_none_of_this_project():
     server = Path(f"/proc/{forkserver._forkserver._forkserver_pid}")
     assert len(list((server / "task").iterdir())) == 1
     assert "/dev/nvidia" not in (server / "maps").read_text()
+
+
+def say_debug_level(rank):
+    return dist.get_debug_level().name
+
+
+def test_the_debug_level_of_the_environment_is_heard_by_warm_ranks(monkeypatch):
+    monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "INFO")
+    assert spawn(say_debug_level) == ["INFO", "INFO"]
+    assert spawn(say_debug_level, debug=True) == ["DETAIL", "DETAIL"]
+    monkeypatch.delenv("TORCH_DISTRIBUTED_DEBUG")
+    assert spawn(say_debug_level) == ["OFF", "OFF"]
+
+
+def test_a_variable_that_torch_reads_when_it_is_loaded_starts_cold_and_says_so(monkeypatch, capfd):
+    def look(rank):
+        return "forkserver" in Path("/proc/self/cmdline").read_text(), os.environ.get("TORCH_LOGS")
+
+    monkeypatch.setattr(launch, "_said", set())
+    assert spawn(look) == [(True, None)] * 2
+    monkeypatch.setenv("TORCH_LOGS", "+ddp_graphs")
+    capfd.readouterr()
+    assert spawn(look) == [(False, "+ddp_graphs")] * 2
+    assert capfd.readouterr().out.splitlines() == [
+        "cold start, since torch reads TORCH_LOGS only when it is loaded",
+        "冷启动：torch 只在加载时读取 TORCH_LOGS",
+    ]
+    monkeypatch.delenv("TORCH_LOGS")
+    assert spawn(look) == [(True, None)] * 2
+
+
+def test_a_swept_temporary_folder_costs_a_new_server_and_nothing_else():
+    assert spawn(lambda rank: rank) == [0, 1]
+    shutil.rmtree(_folder.root_folder())
+    assert spawn(lambda rank: rank) == [0, 1]
 
 
 # --- refusals -------------------------------------------------------------------------------------------

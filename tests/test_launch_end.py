@@ -103,7 +103,8 @@ def test_ctrl_c_ends_all_and_leaves_nothing(launched, tmp_path):
     parent, pids, temporary = launched
     parent.send_signal(signal.SIGINT)
     assert parent.wait(10) == -signal.SIGINT
-    assert (tmp_path / "stderr").read_text().rstrip().endswith("KeyboardInterrupt")
+    last = (tmp_path / "stderr").read_text().splitlines()[-1]
+    assert last == "KeyboardInterrupt: all ranks were ended · 所有 rank 都已结束"
     assert not any(map(is_alive, pids))
     wait_until(lambda: not processes_of(temporary), 5)
     assert left_in(temporary) == []
@@ -122,6 +123,10 @@ def start_subprocess():
     return subprocess.Popen(["sleep", "1000"]).pid
 
 
+def start_session():
+    return subprocess.Popen(["sleep", "1000"], start_new_session=True).pid
+
+
 def fork():
     pid = os.fork()
     if pid == 0:
@@ -130,7 +135,7 @@ def fork():
     return pid
 
 
-@pytest.mark.parametrize("start", [start_subprocess, fork])
+@pytest.mark.parametrize("start", [start_subprocess, start_session, fork])
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_rank_leaves_no_child_behind(start, fails, tmp_path):
     def work(rank):

@@ -4,8 +4,10 @@ import ctypes
 import os
 import subprocess
 import sys
+import warnings
 
 import pytest
+import torch.distributed as dist
 
 from ddp_src import spawn
 from ddp_src._output import Output
@@ -89,6 +91,40 @@ def test_one_bar_is_drawn_in_place_and_prints_go_above_it(output, tmp_path, caps
     output.close()
 
 
+PYTHONS = "lesson.py:3: UserWarning: careful\n  warnings.warn('careful')\n"
+TORCHS = "[W1130 10:00:0{} reducer.cpp:9] Warning: unused\n"
+
+
+def test_a_warning_of_all_ranks_is_shown_once_with_their_number(output, tmp_path, capsys):
+    for rank in (0, 1):
+        append(tmp_path / f"rank{rank}.log", f"before\n{PYTHONS}{TORCHS.format(rank)}after\n".encode())
+    output.pump()
+    assert capsys.readouterr().out.splitlines() == [
+        "[rank 0] before",
+        "[rank 0] after",
+        "[rank 1] before",
+        "[rank 1] after",
+        "[2 ranks] lesson.py:3: UserWarning: careful",
+        "[2 ranks]   warnings.warn('careful')",
+        "[2 ranks] [W1130 10:00:00 reducer.cpp:9] Warning: unused",
+    ]
+    output.close()
+
+
+def test_a_warning_of_one_rank_waits_a_little_for_the_others(output, tmp_path, capsys, monkeypatch):
+    append(tmp_path / "rank1.log", PYTHONS.encode())
+    output.pump()
+    assert capsys.readouterr().out == ""
+    monkeypatch.setattr("ddp_src._output.WARNING_HELD", -1)
+    output.pump()
+    shown = ["[rank 1] lesson.py:3: UserWarning: careful", "[rank 1]   warnings.warn('careful')"]
+    assert capsys.readouterr().out.splitlines() == shown
+    append(tmp_path / "rank0.log", b"lesson.py:3: UserWarning: careful\nnot its source\n")
+    output.close()
+    shown = ["[rank 0] not its source", "[rank 0] lesson.py:3: UserWarning: careful"]
+    assert capsys.readouterr().out.splitlines() == shown
+
+
 def test_torchs_own_noise_stays_in_the_log(output, tmp_path, capsys):
     append(
         tmp_path / "rank0.log", b"[Gloo] Rank 0 is connected to 1 peer ranks.\n[W101 ProcessGroupGloo] x\n"
@@ -131,6 +167,16 @@ def test_python_c_and_the_system_print_whole_lines_of_their_rank(capfd, tmp_path
         ]
         lines = (tmp_path / f"rank{rank}.log").read_bytes().splitlines()
         assert [line for line in lines if not line.startswith(b"[Gloo]")][2] == b"write \xff"
+
+
+def test_a_warning_from_every_rank_is_one_line(capfd):
+    def work(rank):
+        warnings.warn("careful", stacklevel=1)
+        dist.barrier()
+
+    spawn(work, nprocs=3)
+    shown = [line for line in capfd.readouterr().out.splitlines() if "careful" in line]
+    assert [line.partition(" ranks] ")[0] for line in shown] == ["[3", "[3"]
 
 
 def test_what_c_printed_is_not_lost_with_the_rank(tmp_path):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddp_src._rank import Frame, users_frames
+from ddp_src._reports import Frame, users_frames
 from ddp_src.exercises._exercise import Exercise, Feedback, WrongAnswer
 
 MEMORY_LIMIT = 2**29  # bytes that an answer may take on each rank: the kernel's machine has to live on

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddp_src._watch import Standing
+from ddp_src._reports import Standing
 from ddp_src.exercises._attempt import learners_line
 from ddp_src.exercises._exercise import Feedback
 from ddp_src.launch import LaunchError, LaunchRefused, RankFailed, RanksStuck, TimeLimitReached

@@ -6,13 +6,9 @@ import multiprocessing
 import os
 import pickle
 import re
-import signal
-import sys
-import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from multiprocessing import Pipe, process
+from collections.abc import Callable, Sequence
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import NoReturn
 
@@ -21,9 +17,10 @@ from ddp_src._ending import end_all
 from ddp_src._failures import LaunchError, LaunchRefused, RankFailed, RanksStuck, TimeLimitReached
 from ddp_src._folder import private_folder
 from ddp_src._output import Output
-from ddp_src._rank import Orders, run
+from ddp_src._rank import Orders
 from ddp_src._reports import Failure, Standing
-from ddp_src._server import default_start_method, let_waiting_threads_sleep, set_too_late, warm_up
+from ddp_src._server import default_start_method, set_too_late, warm_up
+from ddp_src._start import interrupt_waits, start_ranks
 from ddp_src._watch import Outcome, Watch
 
 __all__ = ["LaunchError", "LaunchRefused", "RankFailed", "RanksStuck", "TimeLimitReached", "spawn", "warm_up"]
@@ -63,12 +60,12 @@ def spawn(
     check_seconds("time_limit", time_limit)
     nprocs = number_of_ranks(nprocs)
     backend = usable_backend(backend, nprocs)
+    too_late = set_too_late() if start_method == "auto" else []
     if start_method == "auto":
-        start_method = _fitting_start_method(show=show)
+        start_method = "spawn" if too_late else default_start_method()
     payload = pack(fn, tuple(args))
     if show:
-        ranks = "1 rank" if nprocs == 1 else f"{nprocs} ranks"
-        _say_once(f"{ranks} · {backend} · {'one GPU each' if backend == 'nccl' else 'CPU'}")
+        _say_once(_what_runs(nprocs, backend, too_late))
     with private_folder() as folder:
         orders = _orders(folder, Path(log_dir or folder), nprocs, backend, timeout, debug)
         orders.payload().write_bytes(payload)
@@ -88,87 +85,37 @@ def _run_ranks(orders: Orders, output: Output, start_method: str, time_limit: fl
     lifelines, held = zip(*(Pipe(duplex=False) for _ in range(orders.world_size)), strict=True)
     processes = []
     try:
-        with _interrupt_waits():
-            processes = _start((orders, theirs, lifelines), orders.world_size, start_method)
+        with interrupt_waits():
+            processes = start_ranks((orders, theirs, lifelines), orders.world_size, start_method)
         for end in (*theirs, *lifelines):
             end.close()
         return Watch(processes, ours, orders, output).follow(time_limit)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("all ranks were ended · 所有 rank 都已结束") from None
     finally:
-        with _interrupt_waits():
+        with interrupt_waits():
             end_all(processes)
             for end in (*ours, *theirs, *lifelines, *held):
                 end.close()
             output.close()
 
 
-@contextmanager
-def _interrupt_waits() -> Iterator[None]:
-    """Hold Ctrl-C back until the block is done, so that no rank is started and then forgotten."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    held = []
-    handler = signal.signal(signal.SIGINT, lambda *args: held.append(args))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-        if held:
-            signal.raise_signal(signal.SIGINT)
-
-
-def _start(rank_args: tuple, nprocs: int, start_method: str) -> list:
-    import torch.multiprocessing as mp
-
-    with _ranks_start_here():
-        if start_method == "spawn":
-            let_waiting_threads_sleep()
-            return mp.spawn(run, args=rank_args, nprocs=nprocs, join=False).processes
-        warm_up()
-        return mp.start_processes(run, rank_args, nprocs, join=False, start_method=start_method).processes
-
-
-_starting = threading.Lock()
-
-
-@contextmanager
-def _ranks_start_here() -> Iterator[None]:
-    """Keep multiprocessing from running the caller's script in every rank, main guard or not.
-
-    Nothing needs it there: what the script defines travels by value. And "" in `sys.path` shall mean the
-    folder that is current now, which multiprocessing takes for the one at the start of this process.
-    """
-    main = sys.modules["__main__"]
-    with _starting:
-        first_folder = process.ORIGINAL_DIR
-        hidden = {name: vars(main).pop(name) for name in ("__spec__", "__file__") if name in vars(main)}
-        main.__spec__, process.ORIGINAL_DIR = None, os.getcwd()
-        try:
-            yield
-        finally:
-            vars(main).update(hidden)
-            process.ORIGINAL_DIR = first_folder
-
-
-def _fitting_start_method(*, show: bool) -> str:
-    names = set_too_late()
-    if not names:
-        return default_start_method()
-    if show:
-        _say_once(f"cold start, since torch reads {', '.join(names)} only when it is loaded")
-        _say_once(f"冷启动：torch 只在加载时读取 {'、'.join(names)}")
-    return "spawn"
-
-
 _said: set[str] = set()
 
 
-def _say_once(line: str) -> None:
-    if line not in _said:
-        _said.add(line)
-        print(line, flush=True)
+def _say_once(text: str) -> None:
+    if text not in _said:
+        _said.add(text)
+        print(text, flush=True)
+
+
+def _what_runs(nprocs: int, backend: str, too_late: Sequence[str]) -> str:
+    ranks = "1 rank" if nprocs == 1 else f"{nprocs} ranks"
+    lines = [f"{ranks} · {backend} · {'one GPU each' if backend == 'nccl' else 'CPU'}"]
+    if too_late:
+        lines += [f"cold start, since torch reads {', '.join(too_late)} only when it is loaded"]
+        lines += [f"冷启动：torch 只在加载时读取 {'、'.join(too_late)}"]
+    return "\n".join(lines)
 
 
 def _orders(

@@ -213,7 +213,7 @@ ROWS = [
         "tests/test_launch.py::test_loader_workers_start_as_they_would_in_the_caller",
     ),
     Break(
-        "ddp_src/launch.py",
+        "ddp_src/_start.py",
         "main.__spec__, process.ORIGINAL_DIR = None, os.getcwd()",
         "main.__spec__ = None",
         "tests/test_launch.py::test_ranks_see_this_moment_of_their_caller",
@@ -226,8 +226,8 @@ ROWS = [
     ),
     Break(
         "ddp_src/launch.py",
-        "        with _interrupt_waits():\n            processes = _start(",
-        "        if True:\n            processes = _start(",
+        "        with interrupt_waits():\n            processes = start_ranks(",
+        "        if True:\n            processes = start_ranks(",
         "tests/test_launch_end.py::test_an_interrupt_while_ranks_start_leaves_none",
     ),
     Break(

@@ -39,7 +39,7 @@ def left_in(folder: Path) -> list[str]:
 
 
 def gets_empty(folder: Path) -> bool:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while left_in(folder) and time.monotonic() < deadline:
         time.sleep(0.01)
     return not left_in(folder)

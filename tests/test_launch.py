@@ -195,7 +195,7 @@ def test_launches_from_several_threads_do_not_meet(monkeypatch):
         together.append(len(starting))
         starting.discard(threading.get_ident())
 
-    monkeypatch.setattr(launch, "warm_up", slow_warm_up)
+    monkeypatch.setattr("ddp_src._start.warm_up", slow_warm_up)
 
     def launch_from(thread):
         def work(rank):
@@ -254,6 +254,7 @@ def test_a_variable_that_torch_reads_when_it_is_loaded_starts_cold_and_says_so(m
     capfd.readouterr()
     assert spawn(look) == [(False, "+ddp_graphs")] * 2
     assert capfd.readouterr().out.splitlines() == [
+        "2 ranks · gloo · CPU",
         "cold start, since torch reads TORCH_LOGS only when it is loaded",
         "冷启动：torch 只在加载时读取 TORCH_LOGS",
     ]
@@ -281,7 +282,7 @@ def nothing_starts(monkeypatch):
     def started(*args):
         raise AssertionError("a rank was started")
 
-    monkeypatch.setattr(launch, "_start", started)
+    monkeypatch.setattr(launch, "start_ranks", started)
 
 
 @pytest.mark.parametrize("nprocs", [0, -1, True, 2.0, "2"])

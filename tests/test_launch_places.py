@@ -147,6 +147,7 @@ def test_a_hang_in_a_cell_names_its_line(executed):
         "有 rank 在一次集合通信里等了超过 0.5 秒，而别的 rank 没有来",
         "rank 0: in barrier, Cell In[4], line 3, in asleep",
         "    dist.barrier()",
+        "    last collective · 最后的集合通信: #1 barrier",
         "rank 1: Cell In[4], line 4, in asleep",
         "    time.sleep(1000)",
     ]

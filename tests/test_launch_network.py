@@ -253,3 +253,14 @@ def test_a_machine_whose_own_name_does_not_resolve_is_like_any_other(tmp_path):
 def test_a_machine_with_loopback_alone_is_like_any_other():
     done = run_unshared(["--net"], "ip link set lo up", ADD_UP)
     assert (done.stdout, done.stderr, done.returncode) == (ALL_IS_WELL, "", 0)
+
+
+def test_a_machine_without_loopback_is_one_sentence_before_anything_starts():
+    done = run_unshared(["--net"], "true", "from ddp_src import spawn; spawn(print, nprocs=2)")
+    assert (done.stdout, done.returncode) == ("", 1)
+    assert done.stderr.splitlines()[-2:] == [
+        "ddp_src._failures.LaunchRefused: the ranks cannot talk over 127.0.0.1 (Network is unreachable): "
+        "turn the loopback interface on, on Linux with `ip link set lo up`.",
+        "各个 rank 无法通过 127.0.0.1 通信（Network is unreachable）："
+        "请启用回环网卡，Linux 上的命令是 `ip link set lo up`。",
+    ]

@@ -5,15 +5,20 @@ torch and the kernel below are still those of Linux.
 """
 
 import json
+import ntpath
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+import types
 from pathlib import Path
 
 import pytest
+
+from ddp_src import _process, _rank, spawn
+from ddp_src._rank import Frame, users_frames
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the stand-ins are made of what Linux has"),
@@ -222,3 +227,80 @@ def test_the_parents_end_leaves_no_rank(system, how, tmp_path, request):
         finally:
             for rank in filter(is_alive, ranks):  # none, unless the test failed
                 os.kill(rank, signal.SIGKILL)
+
+
+# --- what only the stand-ins show -----------------------------------------------------------------------
+
+
+def in_process(system: str, program: str, folder: Path) -> str:
+    """Run a program that launches nothing, with `ddp_src` on another system; what its rank's log holds."""
+    process = simulated(system, folder, folder, program)
+    _, err = process.communicate(timeout=SOON)
+    assert (process.returncode, err) == (0, "")
+    return (folder / "log").read_bytes().decode()
+
+
+PRINTS = """
+import io, os, sys
+from pathlib import Path
+
+class Console(io.RawIOBase):
+    def writable(self):
+        return True
+
+    def write(self, data):
+        if not os.isatty(1):
+            raise OSError(6, "The handle is invalid")
+
+sys.stdout = io.TextIOWrapper(io.BufferedWriter(Console()))
+from ddp_src._process import send_output_to
+
+send_output_to(Path("log"))
+print("hello")
+"""
+
+
+def test_a_rank_that_windows_starts_in_a_console_prints_to_its_log(tmp_path):
+    """There Python's stdout writes to the console itself, and fails once descriptor 1 is a file."""
+    assert in_process("win32", PRINTS, tmp_path) == "hello\n"
+
+
+def test_a_parent_that_is_gone_before_a_rank_waits_for_its_end_ends_the_rank(monkeypatch):
+    class Gone:
+        """A pipe whose other end is closed, as Windows has it."""
+
+        def poll(self, seconds):
+            raise BrokenPipeError(109, "The pipe has been ended")
+
+    ended = []
+    monkeypatch.delattr(os, "killpg")
+    monkeypatch.setattr(os, "_exit", ended.append)
+    _process._wait_for_end_of(Gone())
+    assert ended == [1]
+
+
+def test_a_log_that_something_else_has_open_stays_and_harms_nothing(monkeypatch):
+    unlink = Path.unlink
+
+    def unlink_on_windows(path, missing_ok=False):
+        if path.suffix in (".log", ".txt"):
+            raise PermissionError(13, "another process is using the file", str(path))
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", unlink_on_windows)
+    assert spawn(lambda rank: rank, show=False) == [0, 1]
+
+
+def test_python_and_packages_are_told_from_the_learners_code_whatever_the_case(monkeypatch):
+    other_os = types.SimpleNamespace(sep=ntpath.sep, path=ntpath)
+    paths = dict.fromkeys(("stdlib", "platstdlib"), "C:\\Python311\\Lib")
+    paths |= dict.fromkeys(("purelib", "platlib"), "C:\\Users\\Li\\.venv\\Lib\\site-packages")
+    monkeypatch.setattr(_rank, "os", other_os)
+    monkeypatch.setattr(_rank.sysconfig, "get_paths", lambda: paths)
+    mine = [Frame("C:\\Users\\Li\\script.py", 1, "f"), Frame("c:\\users\\li\\.venv\\Library.py", 1, "f")]
+    others = [
+        Frame("c:\\users\\li\\.venv\\lib\\site-packages\\torch\\nn.py", 1, "f"),
+        Frame("c:\\python311\\lib\\threading.py", 1, "f"),
+        Frame("<frozen runpy>", 1, "f"),
+    ]
+    assert users_frames([*others, *mine]) == mine

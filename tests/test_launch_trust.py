@@ -145,3 +145,46 @@ def test_what_a_launch_writes_lies_where_no_other_user_can_come(temporary):
         assert spawn(work, show=False) == [{"0o700"}, {"0o700"}]
     finally:
         os.umask(before)
+
+
+@pytest.mark.parametrize("planted", ["folder", "link"])
+def test_a_folder_that_another_put_in_the_own_ones_place_is_not_used(
+    temporary, planted, tmp_path, monkeypatch
+):
+    first = _folder.root_folder()
+    first.rmdir()  # by hand, or by what cleans the temporary folder of old files
+    if planted == "folder":
+        first.mkdir(0o777)
+        as_another_user(monkeypatch)
+    else:
+        theirs = tmp_path / "theirs"
+        theirs.mkdir()
+        first.symlink_to(theirs)
+    assert _folder.root_folder() != first
+
+
+HOLDS = """
+import sys
+from ddp_src import _folder
+print(_folder.root_folder(), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_the_folder_of_a_process_whose_number_means_nothing_here_is_not_swept(temporary, left_name):
+    """Containers that share a temporary folder have numbers of their own for their processes."""
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDS],
+        env=os.environ | {"TMPDIR": str(temporary)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        Path(holder.stdout.readline().strip()).rename(temporary / left_name)
+        _folder._sweep()
+        assert (temporary / left_name).exists()
+    finally:
+        holder.communicate(timeout=60)
+    _folder._sweep()
+    assert not (temporary / left_name).exists()

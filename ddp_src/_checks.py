@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+import sys
 from collections.abc import Callable
 from multiprocessing import get_all_start_methods
 from numbers import Integral
@@ -11,7 +13,9 @@ from ddp_src import _payload
 from ddp_src._failures import LaunchRefused
 from ddp_src.errors import ConfigError
 
-MOST_RANKS = 100  # multiprocessing hands at most 256 descriptors to a process, and each rank has two
+# multiprocessing hands at most 256 descriptors to a process, and each rank has two; Windows waits for at
+# most 63 handles at a time, and each rank has two of these as well.
+MOST_RANKS = 31 if sys.platform == "win32" else 100
 
 
 def check_call(fn: Callable, args: tuple, start_method: str) -> None:
@@ -75,6 +79,20 @@ def usable_backend(backend: str, nprocs: int) -> str:
         return choose_backend(backend, nprocs)
     except ConfigError as error:
         raise LaunchRefused(error.en, error.zh) from None
+
+
+def check_loopback() -> None:
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            socket.create_connection(server.getsockname(), timeout=5).close()
+    except OSError as error:
+        reason = error.strerror or error
+        raise LaunchRefused(
+            f"the ranks cannot talk over 127.0.0.1 ({reason}): turn the loopback interface on, on Linux with "
+            "`ip link set lo up`.",
+            f"各个 rank 无法通过 127.0.0.1 通信（{reason}）：请启用回环网卡，Linux 上的命令是 "
+            "`ip link set lo up`。",
+        ) from None
 
 
 def pack(fn: Callable, args: tuple) -> bytes:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import re
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -25,20 +27,27 @@ def private_folder() -> Iterator[Path]:
     finally:
         for path in folder.iterdir():
             if path.suffix != ".log":
-                path.unlink(missing_ok=True)
+                remove(path)
         if not any(folder.iterdir()):
             folder.rmdir()
+
+
+def remove(path: Path) -> None:
+    """Remove a file of a launch. On Windows one that a process still has open stays until the end."""
+    with contextlib.suppress(PermissionError):
+        path.unlink(missing_ok=True)
 
 
 def root_folder() -> Path:
     """The folder of this process, for its launches and for what multiprocessing writes; goes with it."""
     global _root
     prefix = f"ddp-{os.getpid()}-"  # a process that was forked off makes its own
-    if _root is None or not _root.exists() or not _root.name.startswith(prefix):
+    if _root is None or not _is_own(_root) or not _root.name.startswith(prefix):
         _sweep()
         _root = Path(tempfile.mkdtemp(prefix=prefix))
         atexit.register(_remove, _root, os.getpid())
         _remove_when_killed(_root)
+        _hold(_root)
         # The warm server's socket would lie in a folder that a killed process leaves behind.
         process.current_process()._config["tempdir"] = str(_root)
     return _root
@@ -72,11 +81,39 @@ def _sweep() -> None:
         return
     for left in Path(tempfile.gettempdir()).iterdir():
         named = re.fullmatch(r"ddp-(\d{1,9})-[a-z0-9_]{8}", left.name)
-        try:
-            if named and left.lstat().st_uid == os.getuid() and not _is_alive(int(named[1])):
-                shutil.rmtree(left, ignore_errors=True)
-        except FileNotFoundError:
-            continue  # another process swept it first
+        if named and _is_own(left) and not _is_alive(int(named[1])) and not _is_held(left):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _is_own(folder: Path) -> bool:
+    """Whether it is there, no link, and this user's: another user may have put theirs in its place."""
+    try:
+        found = folder.lstat()
+    except FileNotFoundError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and (not hasattr(os, "getuid") or found.st_uid == os.getuid())
+
+
+def _hold(folder: Path) -> None:
+    """Lock a folder as long as this process lives, for those in other containers, who know no pid of it."""
+    if os.name == "posix":
+        import fcntl
+
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_SH)
+
+
+def _is_held(folder: Path) -> bool:
+    import fcntl
+
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def _is_alive(pid: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import faulthandler
 import os
@@ -43,7 +44,8 @@ def die_with_parent(lifeline: Connection) -> None:
 
 
 def _wait_for_end_of(lifeline: Connection) -> None:
-    lifeline.poll(None)
+    with contextlib.suppress(OSError):  # what Windows raises where the other end is closed already
+        lifeline.poll(None)
     if hasattr(os, "killpg"):
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
@@ -62,8 +64,10 @@ def send_output_to(log: Path) -> None:
     os.dup2(1, 2)
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 (lives as long as the process)
     for descriptor, name in ((1, "stdout"), (2, "stderr")):
-        if getattr(sys, name) is None:  # the caller's was closed
-            setattr(sys, name, open(descriptor, "w", encoding="utf-8", closefd=False))  # noqa: SIM115
+        # The caller's was closed; or it writes to a Windows console, by a handle that is no longer its own.
+        if getattr(sys, name) is None or sys.platform == "win32":
+            fresh = open(descriptor, "w", encoding="utf-8", newline="\n", closefd=False)  # noqa: SIM115
+            setattr(sys, name, fresh)
         getattr(sys, name).reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
     _buffer_c_output_by_line()
 

@@ -12,10 +12,17 @@ from multiprocessing import Pipe
 from pathlib import Path
 from typing import NoReturn
 
-from ddp_src._checks import check_call, check_seconds, number_of_ranks, pack, usable_backend
+from ddp_src._checks import (
+    check_call,
+    check_loopback,
+    check_seconds,
+    number_of_ranks,
+    pack,
+    usable_backend,
+)
 from ddp_src._ending import end_all
 from ddp_src._failures import LaunchError, LaunchRefused, RankFailed, RanksStuck, TimeLimitReached
-from ddp_src._folder import private_folder
+from ddp_src._folder import private_folder, remove
 from ddp_src._output import Output
 from ddp_src._rank import Orders
 from ddp_src._reports import Failure, Standing
@@ -60,6 +67,7 @@ def spawn(
     check_seconds("time_limit", time_limit)
     nprocs = number_of_ranks(nprocs)
     backend = usable_backend(backend, nprocs)
+    check_loopback()
     too_late = set_too_late() if start_method == "auto" else []
     if start_method == "auto":
         start_method = "spawn" if too_late else default_start_method()
@@ -75,7 +83,7 @@ def spawn(
         results = [_read_result(rank, orders) for rank in range(nprocs)]
         if not log_dir and not output.cut:
             for rank in range(nprocs):
-                orders.log(rank).unlink()
+                remove(orders.log(rank))
         return results
 
 

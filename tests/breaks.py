@@ -302,6 +302,49 @@ ROWS = [
         "    pass",
         "tests/test_launch.py::test_the_debug_level_of_the_environment_is_heard_by_warm_ranks",
     ),
+    Break(  # the caller's own interface, for all to reach
+        "ddp_src/_rank.py",
+        '        os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = interface\n',
+        "",
+        "tests/test_launch_network.py::test_no_other_machine_can_connect_while_a_launch_runs[forkserver]",
+    ),
+    Break(  # a store that listens on every address
+        "ddp_src/_rank.py",
+        'dist.FileStore(os.path.join(orders.folder, "store"), orders.world_size)',
+        'dist.TCPStore("127.0.0.1", 29517, orders.world_size, rank == 0)',
+        "tests/test_launch_network.py::test_no_other_machine_can_connect_while_a_launch_runs[forkserver]",
+    ),
+    Break(
+        "ddp_src/_folder.py",
+        "_is_own(left) and ",
+        "",
+        "tests/test_launch_trust.py::test_another_users_folder_is_not_swept",
+    ),
+    Break(  # pickles in a folder that is not the launch's own
+        "ddp_src/_rank.py",
+        'Path(self.folder, f"result{rank}.pkl")',
+        'Path(self.logs, f"result{rank}.pkl")',
+        "tests/test_launch_trust.py::test_a_pickle_that_lies_about_is_never_loaded",
+    ),
+    Break(
+        "ddp_src/_server.py",
+        '"forkserver" if sys.platform == "linux" else "spawn"',
+        '"forkserver"',
+        "tests/test_launch_platform.py::test_nothing_is_forked_from_a_process_with_torch[darwin]",
+    ),
+    Break(
+        "ddp_src/_process.py",
+        '    if not hasattr(os, "setpgid"):\n',
+        "    if False:\n",
+        "tests/test_launch_platform.py::test_the_results_are_right_and_the_prints_are_shown[win32]",
+    ),
+    Break(
+        "ddp_src/_rank.py",
+        'if sys.platform == "linux" else "lo0"',
+        'if sys.platform == "linux" else "lo"',
+        "tests/test_launch_platform.py"
+        "::test_ranks_meet_through_a_file_and_talk_over_the_systems_loopback[darwin]",
+    ),
 ]
 
 

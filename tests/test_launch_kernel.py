@@ -82,8 +82,8 @@ def processes_of(temporary: Path) -> dict[int, str]:
 
 
 def left_in(temporary: Path) -> set[str]:
-    """All but the cache that torch makes for each user when its compiler is imported."""
-    return {path.name for path in temporary.iterdir() if not path.name.startswith("torchinductor_")}
+    """All but IPython's profile, and the cache that torch makes for each user."""
+    return {path.name for path in temporary.iterdir() if not re.match("ipython$|torchinductor_", path.name)}
 
 
 def descriptors_of(pid: int) -> set[str]:
@@ -183,7 +183,7 @@ class Kernel:
         self.temporary = temporary
         self.client = None
         self.manager = KernelManager(kernel_name="python3")
-        settings = {"TMPDIR": str(temporary), "IPYTHONDIR": str(temporary / "torchinductor_ipython")}
+        settings = {"TMPDIR": str(temporary), "IPYTHONDIR": str(temporary / "ipython")}
         self.manager.start_kernel(env=os.environ | settings)
 
     def get_ready(self) -> "Kernel":

@@ -345,6 +345,31 @@ ROWS = [
         "tests/test_launch_platform.py"
         "::test_ranks_meet_through_a_file_and_talk_over_the_systems_loopback[darwin]",
     ),
+    Break(  # the warm server would get the stop button's signal while it is importing
+        "ddp_src/_server.py",
+        "    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})\n",
+        "    mask = signal.pthread_sigmask(signal.SIG_BLOCK, set())\n",
+        "tests/test_launch_kernel.py::test_an_interrupt_while_the_first_process_starts_leaves_no_rank"
+        "[forkserver-multiprocessing.forkserver-5]",
+    ),
+    Break(  # a kernel's end would end it before it could remove anything
+        "ddp_src/_folder.py",
+        "stdin=reader, start_new_session=True,",
+        "stdin=reader,",
+        "tests/test_launch_kernel.py::test_the_end_of_a_kernel_ends_all_and_leaves_nothing[restart now]",
+    ),
+    Break(  # shown at the end alone
+        "ddp_src/_watch.py",
+        "            self._output.pump()\n",
+        "",
+        "tests/test_launch_kernel.py::test_whole_lines_appear_below_a_cell_that_still_runs",
+    ),
+    Break(
+        "ddp_src/_process.py",
+        " | os.O_ASYNC)",
+        ")",
+        "tests/test_launch_kernel.py::test_the_end_of_a_kernel_ends_all_and_leaves_nothing[kill -9]",
+    ),
 ]
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from ddp_src import _process, _rank, spawn
-from ddp_src._rank import Frame, users_frames
+from ddp_src._reports import Frame, users_frames
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the stand-ins are made of what Linux has"),

@@ -27,7 +27,9 @@ def end_all(processes: Sequence[BaseProcess]) -> None:
     end_processes(strays)  # those that have left the rank's group
     await_end(processes, LEAVE_GRACE)
     for process in processes:
-        process.join(0)  # lets go of its descriptors
+        process.join(0)
+        if process.exitcode is not None:
+            process.close()  # lets go of its descriptors, which an interrupt's traceback would keep
 
 
 def descendants(pid: int) -> list[int]:

@@ -9,10 +9,11 @@ import re
 import shutil
 import stat
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing import process
+from multiprocessing import process, resource_tracker
 from pathlib import Path
 
 _root: Path | None = None
@@ -25,6 +26,7 @@ def private_folder() -> Iterator[Path]:
     try:
         yield folder
     finally:
+        _remove_semaphores(folder)
         for path in folder.iterdir():
             if path.suffix != ".log":
                 remove(path)
@@ -36,6 +38,25 @@ def remove(path: Path) -> None:
     """Remove a file of a launch. On Windows one that a process still has open stays until the end."""
     with contextlib.suppress(PermissionError):
         path.unlink(missing_ok=True)
+
+
+def keep_files_in(folder: Path) -> None:
+    """Let what multiprocessing makes in this rank, and in its children, go with the folder of its launch."""
+    config = process.current_process()._config
+    config["tempdir"] = str(folder)
+    if sys.platform == "linux":  # elsewhere the name may be too long, and nobody could list it
+        config["semprefix"] = _semaphore_prefix(folder)
+
+
+def _semaphore_prefix(folder: Path) -> str:
+    return f"/{folder.parent.name}-{folder.name}"
+
+
+def _remove_semaphores(folder: Path) -> None:
+    """A rank that was killed has left its semaphores, which Linux shows as files."""
+    for path in Path("/dev/shm").glob(f"sem.{_semaphore_prefix(folder)[1:]}-*"):
+        path.unlink(missing_ok=True)
+        resource_tracker.unregister("/" + path.name.removeprefix("sem."), "semaphore")
 
 
 def root_folder() -> Path:
@@ -65,7 +86,7 @@ def _remove_when_killed(root: Path) -> None:
     """
     if os.name != "posix":
         return
-    waits = 'exec 3<&0; (cat <&3; rm -rf -- "$1") >/dev/null 2>&1 &'
+    waits = 'exec 3<&0; (cat <&3; rm -rf -- "$1" /dev/shm/sem."${1##*/}"-*) >/dev/null 2>&1 &'
     reader, writer = os.pipe()
     try:
         subprocess.run(["sh", "-c", waits, "sh", root], stdin=reader, start_new_session=True, check=False)

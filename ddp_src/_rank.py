@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from ddp_src._ending import descendants, end_processes
+from ddp_src._folder import keep_files_in
 from ddp_src._process import arm_stack_dump, die_with_parent, keep_own, send_output_to
 from ddp_src._reports import Failure, Frame
 
@@ -74,6 +75,7 @@ def _work(rank: int, orders: Orders, channel: Connection, lifeline: Connection) 
         die_with_parent(lifeline)
         send_output_to(orders.log(rank))
         arm_stack_dump(orders.stack(rank))
+        keep_files_in(Path(orders.folder))
         fn, args = _prepare(rank, orders)
         channel.send("ready")
         channel.recv()  # "go": no rank joins before all of them can

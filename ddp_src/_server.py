@@ -67,6 +67,9 @@ def warm_up() -> None:
 @contextmanager
 def _servers_environment(folder: os.PathLike) -> Iterator[None]:
     """What the server inherits and its ranks do not: see `Orders.environ`."""
+    from multiprocessing import resource_tracker
+
+    resource_tracker.ensure_running()  # it lets Ctrl-C through again once it has started the tracker
     # Ctrl-C in a terminal must not reach it while it is still importing.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR")

@@ -99,7 +99,9 @@ def _run_ranks(orders: Orders, output: Output, start_method: str, time_limit: fl
             end.close()
         return Watch(processes, ours, orders, output).follow(time_limit)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt("all ranks were ended · 所有 rank 都已结束") from None
+        stopped = KeyboardInterrupt("all ranks were ended · 所有 rank 都已结束")
+        stopped._render_traceback_ = lambda: [f"KeyboardInterrupt: {stopped}"]  # all that IPython shows
+        raise stopped from None
     finally:
         with interrupt_waits():
             end_all(processes)

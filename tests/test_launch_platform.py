@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_src import _process, _rank, spawn
+from ddp_src import _process, _reports, spawn
 from ddp_src._reports import Frame, users_frames
 
 pytestmark = [
@@ -160,6 +160,7 @@ def test_a_hang_is_told_with_stacks_where_the_system_has_signals(launched):
             "有 rank 在一次集合通信里等了超过 0.5 秒，而别的 rank 没有来",
             "rank 0: in barrier, File script.py, line 27, in hangs",
             "    dist.barrier()",
+            "    last collective · 最后的集合通信: #1 barrier",
             *(asleep if system == "darwin" else ["rank 1: running · 正在运行"]),
         ],
     ]
@@ -295,8 +296,8 @@ def test_python_and_packages_are_told_from_the_learners_code_whatever_the_case(m
     other_os = types.SimpleNamespace(sep=ntpath.sep, path=ntpath)
     paths = dict.fromkeys(("stdlib", "platstdlib"), "C:\\Python311\\Lib")
     paths |= dict.fromkeys(("purelib", "platlib"), "C:\\Users\\Li\\.venv\\Lib\\site-packages")
-    monkeypatch.setattr(_rank, "os", other_os)
-    monkeypatch.setattr(_rank.sysconfig, "get_paths", lambda: paths)
+    monkeypatch.setattr(_reports, "os", other_os)
+    monkeypatch.setattr(_reports.sysconfig, "get_paths", lambda: paths)
     mine = [Frame("C:\\Users\\Li\\script.py", 1, "f"), Frame("c:\\users\\li\\.venv\\Library.py", 1, "f")]
     others = [
         Frame("c:\\users\\li\\.venv\\lib\\site-packages\\torch\\nn.py", 1, "f"),

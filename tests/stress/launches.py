@@ -72,8 +72,8 @@ def noted_ends() -> Iterator[list[int | None]]:
     end_all = launch.end_all
 
     def end_all_and_note(processes: Sequence[BaseProcess]) -> None:
-        end_all(processes)
         ends[:] = [process.exitcode for process in processes]
+        end_all(processes)
 
     launch.end_all = end_all_and_note
     try:

@@ -12,7 +12,8 @@ KINDS = ("processes", "files", "pipes", "ports", "semaphores", "threads")
 # What a first launch starts and keeps, one process of each kind: the warm server, multiprocessing's tracker,
 # and a shell and what it waits in, to remove the launcher's folder should this process be killed.
 _MAY_LIVE = ("forkserver import main", "resource_tracker import main", "sh -c exec 3", "cat")
-_MAY_STAY = r"ddp-\d+-\w{8}(/listener-\w+)?|torchinductor_\w+"
+_MAY_STAY = r"ddp-\d+-\w{8}(/listener-\w+|/torchinductor)?"
+_TORCHS_OWN = "torchinductor_"  # the cache that torch makes for each user when its compiler is imported
 _LOGS = r"ddp-\d+-\w{8}/launch-\w+(/rank\d+\.log)?"
 
 
@@ -23,6 +24,7 @@ def held(temporary: Path, *, logs: bool = False) -> dict[str, set[str]]:
     With `logs` those of failed launches, which are kept until this process ends, do not count.
     """
     files = {str(path.relative_to(temporary)) for path in temporary.rglob("*")}
+    files = {name for name in files if not name.startswith(_TORCHS_OWN)}
     processes = _processes_of(temporary)
     return {
         "processes": processes,

@@ -21,10 +21,10 @@ from ddp_src.model import SimpleModel
 
 @dataclass(frozen=True)
 class Trained:
-    """What a rank brings back: which samples it saw, its losses, the test accuracy and the weights."""
+    """What a rank brings back: which samples it saw, its losses, the test accuracy, the weights."""
 
     batches: list[list[list[int]]]  # batches[epoch][step]: the numbers of the samples
-    losses: list[float]  # one per step, nats
+    losses: list[list[float]]  # losses[epoch][step], the rank's own, in nats
     accuracy: float  # on the 1,000 test digits, the same on all ranks
     weights: dict[str, Tensor]
 
@@ -37,6 +37,12 @@ class Trained:
     def different(self) -> set[int]:
         """The numbers of all samples seen, each once."""
         return {number for epoch in self.epochs for number in epoch}
+
+    @property
+    def last_loss(self) -> float:
+        """The mean loss over the samples of the last epoch, nats."""
+        sizes = [len(batch) for batch in self.batches[-1]]
+        return sum(loss * size for loss, size in zip(self.losses[-1], sizes, strict=True)) / sum(sizes)
 
 
 def train(rank: int, samples: int, with_set_epoch: bool, epochs: int = 10) -> Trained:
@@ -56,13 +62,14 @@ def train(rank: int, samples: int, with_set_epoch: bool, epochs: int = 10) -> Tr
         if with_set_epoch:
             sampler.set_epoch(epoch)
         batches.append([])
+        losses.append([])
         for images, labels, numbers in loader:
             loss = F.cross_entropy(model(images.to(device)), labels.to(device))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             batches[epoch].append(numbers.tolist())
-            losses.append(loss.item())
+            losses[epoch].append(loss.item())
     weights = {name: tensor.cpu() for name, tensor in model.module.state_dict().items()}
     tests = MNISTDataset.from_digits(load_digits(train=False))
     return Trained(batches, losses, exact_accuracy(model.module, tests), weights)

@@ -1,0 +1,460 @@
+# %% [markdown] id="title" lang="en"
+# # 04 · Samplers: which rank sees which sample?
+#
+# Several ranks share one data set. Each trains on a part of it, and on another part in every epoch, if you
+# see to that. After this chapter you can:
+#
+# - say which samples each rank gets in each epoch, and notice when it gets the wrong ones;
+# - compute a test accuracy that is the same number on any number of ranks;
+# - share out a stream, whose samples have no numbers.
+
+# %% [markdown] id="title" lang="zh"
+# # 04 · 采样器：哪个 rank 看到哪个样本？
+#
+# 几个 rank（进程在组内的编号，我们也用它称呼进程）共用一个数据集：每个 rank 每一轮只看其中一份，
+# 下一轮再换一份。可“换一份”不会自动发生。读完这一章，我们就能：
+#
+# - 说出每个 rank 在每一轮分到哪些样本，分错了也能看出来；
+# - 算出一个与 rank 个数无关的测试准确率；
+# - 把没有编号的数据流也分给各个 rank。
+
+# %% [markdown] id="words" lang="en"
+# A **data set** answers to numbers: `dataset[3]` is sample 3. A **sampler** says which numbers come next, and
+# the `DataLoader` fetches those samples and puts them together into a **batch**. `DistributedSampler` is the
+# sampler for several ranks: each rank gets numbers of its own. One pass through the samples is an **epoch**;
+# to **shuffle** is to put them into a random order.
+
+# %% [markdown] id="words" lang="zh"
+# 数据集按编号取样本：`dataset[3]` 就是 3 号样本。**采样器**（sampler）决定接下来取哪些编号，`DataLoader`
+# 照着去取，再拼成一个 batch。`DistributedSampler` 是给多个 rank 用的采样器，每个 rank 拿到的编号各不相同。
+# 把样本过一遍叫一**轮**（epoch），把样本排成随机的顺序叫**打乱**（shuffle）。
+
+# %% id="setup"
+from collections import Counter
+
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
+
+from ddp_src import check, data, hint, plots, show_source, shows, solution, spawn, warm_up
+from ddp_src.lessons import sampler
+
+warm_up()
+
+# %% [markdown] id="predict" lang="en"
+# ## Predict first
+#
+# Two ranks train on 4,000 samples for ten epochs. The sampler shuffles, but nobody calls its method
+# `set_epoch`. How many *different* samples has rank 0 seen at the end?
+#
+# - (a) all 4,000
+# - (b) about 3,996
+# - (c) 2,000
+#
+# Write your letter down before you read on.
+
+# %% [markdown] id="predict" lang="zh"
+# ## 先猜一猜
+#
+# 两个 rank 用 4000 个样本训练十轮。采样器会打乱顺序，但是没有人调用它的 `set_epoch` 方法。十轮下来，
+# rank 0 一共见过多少个*不同的*样本？
+#
+# - (a) 全部 4000 个
+# - (b) 约 3996 个
+# - (c) 2000 个
+#
+# 先写下你的答案，再往下看。
+
+# %% [markdown] id="run" lang="en"
+# ## Run it
+#
+# This is an ordinary DDP program with one addition: every sample brings its number along, so that each rank
+# can note which samples it trained on. What follows depends on the line under `if with_set_epoch`.
+
+# %% [markdown] id="run" lang="zh"
+# ## 跑起来
+#
+# 下面是一个普通的 DDP 程序，只多了一样东西：每个样本都带着自己的编号，这样每个 rank 都能记下自己用过哪些样本。
+# 留意 `if with_set_epoch` 下面的那一行，后面的差别全由它而来。
+
+# %% id="source"
+show_source(sampler.train)
+
+# %% id="two-ranks"
+ways = {"without set_epoch": False, "with set_epoch": True}
+runs = {way: spawn(sampler.train, (4000, called), nprocs=2) for way, called in ways.items()}
+for way, ranks in runs.items():
+    first, second = (len(rank.different) for rank in ranks)
+    print(f"{way}: rank 0 saw {first:,} different samples, rank 1 saw {second:,}")
+
+# %% [markdown] id="see" lang="en"
+# ## See it
+#
+# 4,000 samples are too many for a picture. Here are 20, on three ranks. A row is an epoch; the number in a
+# cell is the rank that saw the sample.
+
+# %% [markdown] id="see" lang="zh"
+# ## 看结果
+#
+# 4000 个样本画不下，我们换成 20 个样本、三个 rank。一行是一轮，格子里的数字是看到这个样本的 rank。
+
+# %% id="grid"
+few = {way: spawn(sampler.train, (20, called), nprocs=3) for way, called in ways.items()}
+plots.shares({way: [rank.epochs for rank in ranks] for way, ranks in few.items()}, samples=20)
+
+# %% [markdown] id="grid-alt" alt="grid" lang="en"
+# Without set_epoch all ten rows are the same: each sample stays with one rank for ever, and sample 4 is seen
+# twice in every epoch, by ranks 0 and 2. With set_epoch every row differs from the one above, samples move
+# from rank to rank, and most epochs repeat another sample than the epoch before.
+
+# %% [markdown] id="grid-alt" alt="grid" lang="zh"
+# 不调用 set_epoch，十行完全一样：每个样本永远归同一个 rank，4 号样本每一轮都被 rank 0 和 rank 2 各看一次。
+# 调用 set_epoch，每一行都和上一行不同：样本在各个 rank 之间换来换去，被看两次的样本也在换。
+
+# %% id="orders"
+for way, ranks in few.items():
+    orders = len({tuple(epoch) for epoch in ranks[0].epochs})
+    print(f"{way}: orders = {orders}, different samples per rank = {[len(rank.different) for rank in ranks]}")
+
+# %% [markdown] id="read" lang="en"
+# **The answer is (c).** Without `set_epoch` there is one order for all ten epochs. Of the 4,000 samples rank 0
+# saw the same half ten times, and never the other half.
+#
+# Does it show in the loss, or in the accuracy on the 1,000 test digits?
+
+# %% [markdown] id="read" lang="zh"
+# **答案是 (c)**。不调用 `set_epoch`，十轮用的是同一个顺序：4000 个样本里，rank 0 把同一半看了十遍，
+# 另一半一眼也没看过。
+#
+# 那么，从损失上看得出来吗？从 1000 个测试数字的准确率上呢？
+
+# %% id="harmless"
+for way, ranks in runs.items():
+    steps = [zip(*batches, strict=True) for batches in zip(*(rank.batches for rank in ranks), strict=True)]
+    batches = {frozenset(number for batch in step for number in batch) for epoch in steps for step in epoch}
+    loss = sum(rank.last_loss for rank in ranks) / 2
+    p = ranks[0].accuracy
+    print(f"{way}: loss in epoch 9 = {loss:.2f}, test accuracy = {p:.1%} ± {(p * (1 - p) / 1000) ** 0.5:.1%}")
+    print(f"{'':{len(way)}}  different batches over both ranks = {len(batches)}")
+
+# %% [markdown] id="harmless-read" lang="en"
+# Neither tells you. The difference in accuracy is no larger than chance allows: ± is the standard error, the
+# uncertainty that 1,000 digits leave. And the model did see all samples in each epoch: rank 1 has what rank 0
+# lacks, and their gradients are averaged. What it missed is variety: the same 16 batches came ten times. So
+# this mistake lives long. Look at the sample numbers, not at the curves.
+
+# %% [markdown] id="harmless-read" lang="zh"
+# 都看不出来。± 后面是标准误差，也就是只用 1000 个数字来测带来的不确定度；两个准确率之差，偶然就能造成。
+# 况且模型每一轮都见到了全部样本：rank 0 缺的那一半在 rank 1 手里，而两边的梯度会求平均。
+# 它缺的是变化：同样的 16 个 batch 来了十遍。
+#
+# 所以这个错误能潜伏很久。要发现它，别盯着曲线，去看样本的编号。
+
+# %% [markdown] id="why" lang="en"
+# ## Why
+#
+# The ranks never talk about samples. Each draws the same random order by itself, then takes every third
+# number from it, if there are three ranks, like cards that are dealt out one by one. A sampler that is told
+# `num_replicas`, which is the world size, and `rank` needs no process for that:
+
+# %% [markdown] id="why" lang="zh"
+# ## 为什么
+#
+# 分样本时，各个 rank 之间一句话也不说。每个 rank 自己抽出同一个随机顺序，再像轮流发牌那样，只取属于自己的：
+# 三个 rank，就每隔三个取一个。只要告诉采样器 `num_replicas`（也就是 world size，进程总数）和 `rank`，
+# 不启动任何进程也能算出来：
+
+# %% id="deal"
+dealt = [list(DistributedSampler(range(10), num_replicas=3, rank=rank)) for rank in range(3)]
+plots.dealing(dealt, samples=10)
+
+# %% [markdown] id="deal-alt" alt="deal" lang="en"
+# Ten samples in the order 4, 1, 7, 5, 3, 9, 0, 8, 6, 2. The first two, 4 and 1, are repeated at the end, which
+# makes twelve. They are dealt out in turn: rank 0 gets 4, 5, 0, 2; rank 1 gets 1, 3, 8, 4; rank 2 gets 7, 9,
+# 6, 1. Samples 4 and 1 are seen twice.
+
+# %% [markdown] id="deal-alt" alt="deal" lang="zh"
+# 十个样本的顺序是 4、1、7、5、3、9、0、8、6、2，开头的 4 和 1 在末尾再来一次，凑成十二个。轮流发下去：
+# rank 0 得到 4、5、0、2，rank 1 得到 1、3、8、4，rank 2 得到 7、9、6、1。样本 4 和 1 被看到两次。
+
+# %% [markdown] id="seed-epoch" lang="en"
+# 10 does not divide by 3, so the first samples come again: **padding**. It gives every rank equally many, since
+# a rank with a batch more would wait for the others in vain (chapter 09).
+#
+# The order is drawn by a generator that is seeded with `seed + epoch`. That makes it equal on all ranks, and
+# new in each epoch. But the sampler does not count epochs. `set_epoch` tells it.
+
+# %% [markdown] id="seed-epoch" lang="zh"
+# 10 不能被 3 整除，所以开头的样本再来一次，这叫**补齐**（padding）。补齐之后，每个 rank 的样本一样多；
+# 不然，多一个 batch 的 rank 会白白等别人（见第 09 章）。
+#
+# 这个顺序由随机数生成器抽出，它的种子是 `seed + epoch`：各个 rank 抽到的因此相同，每一轮抽到的又不同。
+# 可采样器自己不数轮数，要靠 `set_epoch` 告诉它。
+
+
+# %% id="seeds"
+def share(rank, *, seed=0, epoch=0):
+    dealer = DistributedSampler(range(20), num_replicas=3, rank=rank, seed=seed)
+    dealer.set_epoch(epoch)
+    return list(dealer)
+
+
+print("seed 0: epoch 1 = epoch 0:", share(0, epoch=1) == share(0, epoch=0))
+print("seed 1, epoch 0 = seed 0, epoch 1:", share(0, seed=1) == share(0, epoch=1))
+seen = {number for rank in range(3) for number in share(rank, seed=rank)}
+print("seed = rank: on no rank:", sorted(set(range(20)) - seen))
+
+# %% [markdown] id="seeds-read" lang="en"
+# Two things follow. Only the sum counts: seed 1 in epoch 0 is seed 0 in epoch 1, so runs with seeds 0 and 1
+# meet almost the same orders. And the sampler's seed must be the same on all ranks: with the rank in it, each
+# rank deals from a deck of its own, and some samples land nowhere. Seeds that *should* differ by rank are
+# those of dropout and of random changes to the images (chapter 08).
+#
+# - If you chose (a): you thought that a sampler shuffles anew in each epoch, as `DataLoader(shuffle=True)` does,
+#   and that ten epochs are enough for all.
+# - If you chose (b): that is what `set_epoch` brings. A sample misses rank 0 in all ten epochs with a chance
+#   of 1 / 2¹⁰; of 4,000 samples, about four do. The first cell counted.
+
+# %% [markdown] id="seeds-read" lang="zh"
+# 由此得出两点。第一，算数的只有两者之和：种子 1 的第 0 轮，就是种子 0 的第 1 轮。所以用种子 0 和 1 各跑一次，
+# 遇到的顺序几乎相同。第二，采样器的种子在所有 rank 上必须一样：把 rank 加进去，就等于每人手里各有一副牌，
+# 有的样本谁也没分到。应当因 rank 而异的，是 dropout 和图像随机变换的种子（见第 08 章）。
+#
+# - 选 (a)，多半是以为采样器和 `DataLoader(shuffle=True)` 一样，每轮都会重新打乱，十轮足够把样本看全。
+# - 选 (b)，那是调用了 `set_epoch` 的结果：一个样本连续十轮都没轮到 rank 0，概率是 1 / 2¹⁰，
+#   4000 个样本里约有四个。前面的输出数过了。
+
+# %% [markdown] id="break" lang="en"
+# ## Break it: four more mistakes
+#
+# **First**, the only one that raises an error. An old script says `shuffle=True`; you add a sampler:
+
+# %% [markdown] id="break" lang="zh"
+# ## 弄坏它：另外四个错误
+#
+# **第一个**，也是唯一会报错的。旧脚本里写着 `shuffle=True`，我们又加上一个采样器：
+
+# %% id="shuffle"
+numbers = range(4000)
+half = DistributedSampler(numbers, num_replicas=2, rank=0)
+with shows(ValueError):
+    DataLoader(numbers, batch_size=128, shuffle=True, sampler=half)
+
+# %% [markdown] id="shuffle-why" lang="en"
+# The sampler decides the order, so the loader may not. The way out is to delete `shuffle=True`. **Second**: what
+# if you delete the sampler instead?
+
+# %% [markdown] id="shuffle-why" lang="zh"
+# 顺序由采样器决定，`DataLoader` 就不能再管。该删掉的是 `shuffle=True`。**第二个**：如果删掉的是采样器呢？
+
+# %% id="no-sampler"
+print("one process:", len(DataLoader(numbers, batch_size=128, shuffle=True)), "steps per epoch")
+print("each of 2 ranks, no sampler:", len(DataLoader(numbers, batch_size=128, shuffle=True)), "steps per epoch")
+print("each of 2 ranks, sampler:", len(DataLoader(numbers, batch_size=128, sampler=half)), "steps per epoch")
+print("samples per step, 2 ranks:", 2 * 128)
+
+# %% [markdown] id="no-sampler-why" lang="en"
+# Without a sampler each rank walks through all 4,000 samples. Two ranks then do twice the work, and an epoch
+# has as many steps as before: nothing gets faster. With the sampler the steps halve.
+#
+# For `DataLoader`, `batch_size` is the **batch size per rank**. One step takes 128 from each of two ranks: the
+# **global batch size** is 256. Training programs differ in which of the two their option means, so look it up
+# before you compare runs. Chapter 07 shows what a larger global batch does to the training.
+
+# %% [markdown] id="no-sampler-why" lang="zh"
+# 没有采样器，每个 rank 都要走完全部 4000 个样本。两个 rank 干了两倍的活，一轮的步数却和原来一样，一点也没变快。
+# 有了采样器，步数才减半。
+#
+# `DataLoader` 的 `batch_size` 是**每个 rank 的批量大小**。一步里两个 rank 各取 128 个，**全局批量大小**是 256。
+# 各家训练程序的选项，有的指前者，有的指后者，比较之前要先查清楚。全局批量变大对训练有什么影响，见第 07 章。
+
+# %% [markdown] id="padded-test" lang="en"
+# **Third**, a `DistributedSampler` in the test. Ten samples meet three ranks, in their natural order. Suppose the
+# model is wrong about samples 0 and 9 and right about the other eight. The option `drop_last=True` leaves out
+# samples instead of repeating some:
+
+# %% [markdown] id="padded-test" lang="zh"
+# **第三个**，测试时也用 `DistributedSampler`。十个样本，三个 rank，不打乱。假设模型在 0 号和 9 号样本上答错，
+# 其余八个都对。选项 `drop_last=True` 不补齐，而是把多出来的样本丢掉：
+
+# %% id="ten-on-three"
+wrong = {0, 9}
+for name, drop_last in {"padding": False, "drop_last": True}.items():
+    tests = [DistributedSampler(range(10), 3, rank, shuffle=False, drop_last=drop_last) for rank in range(3)]
+    tested = [number for test in tests for number in test]
+    right = sum(number not in wrong for number in tested)
+    print(f"{name:9}  {[list(test) for test in tests]}  {right}/{len(tested)} = {right / len(tested):.3f}")
+print(f"each once  8/10 = {8 / 10:.3f}")
+
+# %% [markdown] id="ten-on-three-read" lang="en"
+# Padding makes 12 of 10: samples 0 and 1 are tested twice. Sample 0 is a wrong one, so the accuracy comes out
+# too low. `drop_last` makes 9 of 10: sample 9, a wrong one, is never tested, and the accuracy comes out too
+# high. Both change with the number of ranks. In training they do little harm, since with `set_epoch` other
+# samples are repeated or left out in each epoch. In a test they make a wrong number, and no error: in
+# [RF-DETR](https://github.com/roboflow/rf-detr/issues/1507), for one, 21 test images on two GPUs became 22.
+#
+# The cure needs no sampler. Each rank tests every third sample, one perhaps fewer than another. It counts two
+# things, right answers and samples. Both are added up over the ranks, and divided once.
+
+# %% [markdown] id="ten-on-three-read" lang="zh"
+# 补齐让 10 个变成 12 个：0 号和 1 号测了两遍，而 0 号正是答错的，准确率就偏低。`drop_last` 只测 9 个：
+# 9 号也是答错的，却没测到，准确率就偏高。两种结果都会随 rank 的个数变化。
+#
+# 训练时影响不大：有 `set_epoch`，每轮重复或丢掉的样本都在换。测试时却会得到一个错的数，而且不报错。比如
+# [RF-DETR](https://github.com/roboflow/rf-detr/issues/1507) 里，21 张测试图片在两块 GPU 上变成了 22 张。
+#
+# 解决办法用不着采样器：三个 rank 就每隔三个测一个，有的 rank 少测一个也没关系。每个 rank 数两样东西：
+# 对了几个，测了几个。两个数分别在各个 rank 之间求和，最后只除一次。
+
+# %% id="exact-source"
+show_source(sampler.exact_accuracy)
+
+# %% [markdown] id="exact" lang="en"
+# The model trained above, on the 1,000 test digits. `padded` is right answers over samples, both from a
+# `DistributedSampler`; `mean of ranks` averages the accuracies of the ranks, another common mistake:
+
+# %% [markdown] id="exact" lang="zh"
+# 拿上面训练好的模型，测 1000 个测试数字。`padded` 用 `DistributedSampler` 来分，对的个数除以测的个数；
+# `mean of ranks` 是把各个 rank 的准确率拿来平均，这也是常见的错法：
+
+# %% id="exact-test"
+weights = runs["with set_epoch"][0].weights
+print(f"ranks  tested  {'padded':20}{'mean of ranks':20}exact")
+for world_size in (1, 2, 3):
+    test = spawn(sampler.test, (weights,), nprocs=world_size)[0]
+    print(f"{world_size:5}  {test.slots:6}  {test.padded!r:20}{test.mean_of_ranks!r:20}{test.exact!r}")
+
+# %% [markdown] id="exact-read" lang="en"
+# The exact accuracy is the same on 1, 2 and 3 ranks, to the last digit, since whole numbers are added. On 3
+# ranks the sampler makes 1,002 tests of 1,000, and the other two columns change.
+#
+# The project's training program does both things right. `test_loader` repeats nothing. `batches` is the only way
+# through its `train_loader`, which holds a `DistributedSampler`, and wants to know the epoch: so nobody can
+# forget `set_epoch`.
+
+# %% [markdown] id="exact-read" lang="zh"
+# 相加的都是整数，所以 `exact` 一列在 1、2、3 个 rank 上完全相同，直到最后一位。3 个 rank 时，采样器让
+# 1000 个样本测了 1002 次，另外两列就变了。
+#
+# 本项目的训练程序两件事都做对了：`test_loader` 不重复任何样本；`train_loader` 里装着一个 `DistributedSampler`，
+# 取数据只能走 `batches`，而它要我们说出是第几轮，这样谁也不会忘记 `set_epoch`。
+
+# %% id="training-program"
+show_source(data.test_loader, data.batches)
+
+# %% [markdown] id="stream" lang="en"
+# **Fourth**, data without numbers. An `IterableDataset` hands out one sample after another, like lines read from
+# a file. There is nothing for a sampler to choose from:
+
+# %% [markdown] id="stream" lang="zh"
+# **第四个**，没有编号的数据。`IterableDataset` 只会一个接一个地给出样本，像从文件里一行一行地读。
+# 采样器没有编号可挑：
+
+# %% id="stream-sampler"
+with shows(ValueError):
+    DataLoader(sampler.Stream(10), sampler=DistributedSampler(range(10), num_replicas=2, rank=0))
+
+# %% [markdown] id="stream-source" lang="en"
+# Without a sampler, every rank reads the stream from its start. And a rank's `DataLoader` may have **workers**:
+# processes that fetch batches for it in the background. Each of them has a copy of the stream, and reads it from
+# the start too. `SharedStream` mends that, so read it closely:
+
+# %% [markdown] id="stream-source" lang="zh"
+# 没有采样器，每个 rank 都会从头读这个流。`DataLoader` 还可以带几个**加载进程**（worker），在后台替 rank 取数据。
+# 每个加载进程手里又有一份流的副本，也从头读起。`SharedStream` 是改好的，读仔细一点：
+
+# %% id="stream-classes"
+show_source(sampler.Stream, sampler.SharedStream)
+
+# %% id="stream-read"
+for name, shared in {"Stream": False, "SharedStream": True}.items():
+    received = spawn(sampler.read_stream, (shared,), nprocs=2)  # with 2 workers per rank
+    times = Counter(number for batches in received for batch in batches for number in batch)
+    for rank, batches in enumerate(received):
+        print(f"{name}: rank {rank} got {batches}")
+    print(f"{name}: each of {len(times)} samples came {set(times.values())} times")
+
+# %% [markdown] id="stream-why" lang="en"
+# Two ranks with two workers each: every sample comes four times. An epoch takes four times as long, and nothing
+# says so. In `SharedStream` a rank takes every second sample, and its workers share those between them.
+# `get_worker_info()` tells a worker its number. The rank is handed in when the stream is made, as a worker
+# process need not have joined the process group. Rank 0 has five samples and rank 1 has five; with eleven, one
+# of them would have a sample more. Nothing pads a stream: chapter 09 shows how ranks end together.
+
+# %% [markdown] id="stream-why" lang="zh"
+# 两个 rank，每个带两个加载进程，于是每个样本来了四次。一轮的时间变成四倍，却没有任何提示。
+# 在 `SharedStream` 里，每个 rank 隔一个取一个，它的加载进程再把这些分掉；加载进程用 `get_worker_info()`
+# 得知自己的编号。rank 要在创建时传进去，因为加载进程不一定加入了进程组。
+#
+# 这里两个 rank 各有五个样本；换成十一个，就会有一个 rank 多一个。数据流没有补齐这回事，
+# 各个 rank 怎样一起结束，见第 09 章。
+
+# %% [markdown] id="your-turn" lang="en"
+# ## Your turn
+#
+# **1.** Write the sampler yourself. `shard` gives the numbers of one rank's samples, out of `n`. All ranks together
+# see every sample, each rank has equally many, and as few as possible come twice. Another `epoch` or another `seed`
+# gives another random order.
+#
+# `hint("sampler-1")` gives a hint, `solution("sampler-1")` the answer.
+
+# %% [markdown] id="your-turn" lang="zh"
+# ## 动手试试
+#
+# **1.** 自己写一个采样器。`shard` 从 `n` 个样本里给出某个 rank 分到的编号。所有 rank 合起来要看到每一个样本，
+# 各个 rank 分到的一样多，重复的尽量少；换一个 `epoch` 或换一个 `seed`，随机顺序也跟着换。
+#
+# 需要提示就运行 `hint("sampler-1")`，想看答案就运行 `solution("sampler-1")`。
+
+# %% id="exercise-shard"
+import torch
+
+
+def shard(n, rank, world, epoch, seed):
+    """The numbers of this rank's samples in this epoch, for example [4, 5, 0, 2] out of n = 10."""
+    ...
+
+
+check("sampler-1", shard)
+
+# %% [markdown] id="exercise-2" lang="en"
+# **2.** Compute the exact accuracy over `n` samples. `is_right(3)` tests the model on sample 3 and says whether it
+# was right. Every rank calls your function. Test each sample on one rank, once, and return the same number on all
+# ranks. Inside the function, `dist.get_rank()` and `dist.get_world_size()` say where you are.
+
+# %% [markdown] id="exercise-2" lang="zh"
+# **2.** 算出 `n` 个样本上的准确率。`is_right(3)` 用模型测一次 3 号样本，告诉我们对不对。每个 rank 都会调用
+# 你的函数：每个样本只由一个 rank 测一次，所有 rank 返回同一个数。在函数里，`dist.get_rank()` 和
+# `dist.get_world_size()` 会告诉你自己是几号、一共有几个。
+
+# %% id="exercise-accuracy"
+import torch.distributed as dist
+
+
+def exact_accuracy(is_right, n):
+    """The accuracy over samples 0 … n - 1, on however many ranks there are."""
+    ...
+
+
+check("sampler-2", exact_accuracy)
+
+# %% [markdown] id="next" lang="en"
+# ## Next
+#
+# - Chapter 05 writes DDP itself: how the ranks come to the same gradient, now that each has its own samples.
+# - Chapter 09 shows what happens when one rank has a batch more than another.
+# - Chapter 12 stops in the middle of an epoch and goes on with the samples that are left.
+#
+# Sources: [`DistributedSampler`](https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler) ·
+# [`IterableDataset`](https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset) ·
+# [padding in a test, as first reported](https://github.com/pytorch/pytorch/issues/25162)
+
+# %% [markdown] id="next" lang="zh"
+# ## 接下来
+#
+# - 样本分好了，各个 rank 怎样得到同一个梯度？第 05 章自己动手写 DDP。
+# - 一个 rank 比别人多一个 batch 会怎样？见第 09 章。
+# - 训练在一轮中间停下，怎样从剩下的样本接着训练？见第 12 章。
+#
+# 参考资料：[`DistributedSampler`](https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler) ·
+# [`IterableDataset`](https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset) ·
+# [最早报告“测试时补齐”问题的讨论](https://github.com/pytorch/pytorch/issues/25162)

@@ -75,6 +75,13 @@ def train(rank: int, samples: int, with_set_epoch: bool, epochs: int = 10) -> Tr
     return Trained(batches, losses, exact_accuracy(model.module, tests), weights)
 
 
+def joined_batches(ranks: Sequence[Trained]) -> set[frozenset[int]]:
+    """The different batches that the ranks had together: the samples of one step on all ranks, each once."""
+    epochs = zip(*(rank.batches for rank in ranks), strict=True)
+    steps = (step for epoch in epochs for step in zip(*epoch, strict=True))
+    return {frozenset(number for batch in step for number in batch) for step in steps}
+
+
 def count_right(model: nn.Module, digits: MNISTDataset, numbers: Sequence[int]) -> int:
     """How many of the samples with these numbers the model gets right."""
     device = place_of_this_rank().device
@@ -98,7 +105,7 @@ class Tested:
 
     slots: int  # samples tested over all ranks by a DistributedSampler, repeated ones included
     padded: float  # right answers over `slots`
-    mean_of_ranks: float  # each rank's own accuracy over its slots, averaged
+    mean_of_ranks: float  # nothing repeated, but the ranks' own accuracies are averaged
     exact: float
 
 
@@ -109,12 +116,13 @@ def test(rank: int, weights: dict[str, Tensor]) -> Tested:
     model.load_state_dict(weights)
     digits = MNISTDataset.from_digits(load_digits(train=False))
 
-    mine = list(DistributedSampler(digits, shuffle=False))
-    right = count_right(model, digits, mine)
-    sums = torch.tensor([right, len(mine), right / len(mine)], dtype=torch.float64, device=place.device)
+    padded = list(DistributedSampler(digits, shuffle=False))
+    mine = range(rank, len(digits), place.world_size)
+    own = [count_right(model, digits, padded), len(padded), count_right(model, digits, mine) / len(mine)]
+    sums = torch.tensor(own, dtype=torch.float64, device=place.device)
     dist.all_reduce(sums)
-    all_right, slots, accuracies = sums.tolist()
-    return Tested(int(slots), all_right / slots, accuracies / place.world_size, exact_accuracy(model, digits))
+    right, slots, accuracies = sums.tolist()
+    return Tested(int(slots), right / slots, accuracies / place.world_size, exact_accuracy(model, digits))
 
 
 class Stream(IterableDataset):

@@ -104,7 +104,7 @@ plots.shares({way: [rank.epochs for rank in ranks] for way, ranks in few.items()
 # %% [markdown] id="grid-alt" alt="grid" lang="en"
 # Without set_epoch all ten rows are the same: each sample stays with one rank for ever, and sample 4 is seen
 # twice in every epoch, by ranks 0 and 2. With set_epoch every row differs from the one above, samples move
-# from rank to rank, and most epochs repeat another sample than the epoch before.
+# from rank to rank, and each epoch repeats another sample than the epoch before.
 
 # %% [markdown] id="grid-alt" alt="grid" lang="zh"
 # 不调用 set_epoch，十行完全一样：每个样本永远归同一个 rank，4 号样本每一轮都被 rank 0 和 rank 2 各看一次。
@@ -129,12 +129,10 @@ for way, ranks in few.items():
 
 # %% id="harmless"
 for way, ranks in runs.items():
-    steps = [zip(*batches, strict=True) for batches in zip(*(rank.batches for rank in ranks), strict=True)]
-    batches = {frozenset(number for batch in step for number in batch) for epoch in steps for step in epoch}
-    loss = sum(rank.last_loss for rank in ranks) / 2
-    p = ranks[0].accuracy
-    print(f"{way}: loss in epoch 9 = {loss:.2f}, test accuracy = {p:.1%} ± {(p * (1 - p) / 1000) ** 0.5:.1%}")
-    print(f"{'':{len(way)}}  different batches over both ranks = {len(batches)}")
+    loss, p = sum(rank.last_loss for rank in ranks) / 2, ranks[0].accuracy
+    print(f"{way}: loss in epoch 9 = {loss:.2f}, accuracy = {p:.1%} ± {(p * (1 - p) / 1000) ** 0.5:.1%}")
+for way, ranks in runs.items():
+    print(f"{way}: different batches of both ranks together = {len(sampler.joined_batches(ranks))}")
 
 # %% [markdown] id="harmless-read" lang="en"
 # Neither tells you. The difference in accuracy is no larger than chance allows: ± is the standard error, the
@@ -212,7 +210,7 @@ print("seed = rank: on no rank:", sorted(set(range(20)) - seen))
 # - If you chose (a): you thought that a sampler shuffles anew in each epoch, as `DataLoader(shuffle=True)` does,
 #   and that ten epochs are enough for all.
 # - If you chose (b): that is what `set_epoch` brings. A sample misses rank 0 in all ten epochs with a chance
-#   of 1 / 2¹⁰; of 4,000 samples, about four do. The first cell counted.
+#   of 1 / 2¹⁰; of 4,000 samples, about four do. In the first output five missed rank 0 and two missed rank 1.
 
 # %% [markdown] id="seeds-read" lang="zh"
 # 由此得出两点。第一，算数的只有两者之和：种子 1 的第 0 轮，就是种子 0 的第 1 轮。所以用种子 0 和 1 各跑一次，
@@ -221,17 +219,17 @@ print("seed = rank: on no rank:", sorted(set(range(20)) - seen))
 #
 # - 选 (a)，多半是以为采样器和 `DataLoader(shuffle=True)` 一样，每轮都会重新打乱，十轮足够把样本看全。
 # - 选 (b)，那是调用了 `set_epoch` 的结果：一个样本连续十轮都没轮到 rank 0，概率是 1 / 2¹⁰，
-#   4000 个样本里约有四个。前面的输出数过了。
+#   4000 个样本里约有四个。第一次输出里，rank 0 漏了五个，rank 1 漏了两个。
 
 # %% [markdown] id="break" lang="en"
 # ## Break it: four more mistakes
 #
-# **First**, the only one that raises an error. An old script says `shuffle=True`; you add a sampler:
+# **First**, one that raises an error; the other three don't. An old script says `shuffle=True`; you add a sampler:
 
 # %% [markdown] id="break" lang="zh"
 # ## 弄坏它：另外四个错误
 #
-# **第一个**，也是唯一会报错的。旧脚本里写着 `shuffle=True`，我们又加上一个采样器：
+# **第一个**会报错，后面三个都不会。旧脚本里写着 `shuffle=True`，我们又加上一个采样器：
 
 # %% id="shuffle"
 numbers = range(4000)
@@ -247,10 +245,11 @@ with shows(ValueError):
 # 顺序由采样器决定，`DataLoader` 就不能再管。该删掉的是 `shuffle=True`。**第二个**：如果删掉的是采样器呢？
 
 # %% id="no-sampler"
-print("one process:", len(DataLoader(numbers, batch_size=128, shuffle=True)), "steps per epoch")
-print("each of 2 ranks, no sampler:", len(DataLoader(numbers, batch_size=128, shuffle=True)), "steps per epoch")
-print("each of 2 ranks, sampler:", len(DataLoader(numbers, batch_size=128, sampler=half)), "steps per epoch")
-print("samples per step, 2 ranks:", 2 * 128)
+everything = DataLoader(numbers, batch_size=128, shuffle=True)
+own_half = DataLoader(numbers, batch_size=128, sampler=half)
+print("one process, or each of 2 ranks without a sampler:", len(everything), "steps per epoch")
+print("each of 2 ranks with a sampler:", len(own_half), "steps per epoch")
+print("samples per step on both ranks together:", 2 * own_half.batch_size)
 
 # %% [markdown] id="no-sampler-why" lang="en"
 # Without a sampler each rank walks through all 4,000 samples. Two ranks then do twice the work, and an epoch
@@ -309,31 +308,34 @@ print(f"each once  8/10 = {8 / 10:.3f}")
 show_source(sampler.exact_accuracy)
 
 # %% [markdown] id="exact" lang="en"
-# The model trained above, on the 1,000 test digits. `padded` is right answers over samples, both from a
-# `DistributedSampler`; `mean of ranks` averages the accuracies of the ranks, another common mistake:
+# Here it tests the model trained above on the 1,000 test digits. Beside it stand two common mistakes: `padded`
+# shares the digits out with a `DistributedSampler`; `mean of ranks` repeats none, but averages the ranks' own
+# accuracies instead of adding up.
 
 # %% [markdown] id="exact" lang="zh"
-# 拿上面训练好的模型，测 1000 个测试数字。`padded` 用 `DistributedSampler` 来分，对的个数除以测的个数；
-# `mean of ranks` 是把各个 rank 的准确率拿来平均，这也是常见的错法：
+# 用它来测上面训练好的模型，一共 1000 个测试数字。旁边放上两种常见的错法：`padded` 用 `DistributedSampler`
+# 来分；`mean of ranks` 没有重复，却不求和，而是把各个 rank 自己的准确率拿来平均。
 
 # %% id="exact-test"
 weights = runs["with set_epoch"][0].weights
-print(f"ranks  tested  {'padded':20}{'mean of ranks':20}exact")
-for world_size in (1, 2, 3):
-    test = spawn(sampler.test, (weights,), nprocs=world_size)[0]
-    print(f"{world_size:5}  {test.slots:6}  {test.padded!r:20}{test.mean_of_ranks!r:20}{test.exact!r}")
+tests = {n: spawn(sampler.test, (weights,), nprocs=n)[0] for n in (1, 2, 3)}
+print(f"ranks  {'padded':27}{'mean of ranks':21}exact")
+for n, test in tests.items():
+    padded = f"{test.padded!r} of {test.slots:,}"
+    print(f"{n:5}  {padded:27}{test.mean_of_ranks!r:21}{test.exact!r}")
 
 # %% [markdown] id="exact-read" lang="en"
-# The exact accuracy is the same on 1, 2 and 3 ranks, to the last digit, since whole numbers are added. On 3
-# ranks the sampler makes 1,002 tests of 1,000, and the other two columns change.
+# The exact accuracy is the same on 1, 2 and 3 ranks, to the last digit, since whole numbers are added. The other
+# two change on 3 ranks: the sampler makes 1,002 tests of 1,000, and a mean of ranks gives the 334 samples of rank 0
+# as much weight as the 333 of rank 1.
 #
 # The project's training program does both things right. `test_loader` repeats nothing. `batches` is the only way
 # through its `train_loader`, which holds a `DistributedSampler`, and wants to know the epoch: so nobody can
 # forget `set_epoch`.
 
 # %% [markdown] id="exact-read" lang="zh"
-# 相加的都是整数，所以 `exact` 一列在 1、2、3 个 rank 上完全相同，直到最后一位。3 个 rank 时，采样器让
-# 1000 个样本测了 1002 次，另外两列就变了。
+# 相加的都是整数，所以 `exact` 一列在 1、2、3 个 rank 上完全相同，直到最后一位。另外两列到 3 个 rank 就变了：
+# 采样器让 1000 个样本测了 1002 次；而求平均时，rank 0 的 334 个样本和 rank 1 的 333 个分量一样重。
 #
 # 本项目的训练程序两件事都做对了：`test_loader` 不重复任何样本；`train_loader` 里装着一个 `DistributedSampler`，
 # 取数据只能走 `batches`，而它要我们说出是第几轮，这样谁也不会忘记 `set_epoch`。
@@ -368,22 +370,24 @@ show_source(sampler.Stream, sampler.SharedStream)
 # %% id="stream-read"
 for name, shared in {"Stream": False, "SharedStream": True}.items():
     received = spawn(sampler.read_stream, (shared,), nprocs=2)  # with 2 workers per rank
-    times = Counter(number for batches in received for batch in batches for number in batch)
     for rank, batches in enumerate(received):
         print(f"{name}: rank {rank} got {batches}")
-    print(f"{name}: each of {len(times)} samples came {set(times.values())} times")
+    came = Counter(number for batches in received for batch in batches for number in batch)
+    print(f"{name}: {len(came)} samples, each came", *set(came.values()), "times")
 
 # %% [markdown] id="stream-why" lang="en"
 # Two ranks with two workers each: every sample comes four times. An epoch takes four times as long, and nothing
 # says so. In `SharedStream` a rank takes every second sample, and its workers share those between them.
-# `get_worker_info()` tells a worker its number. The rank is handed in when the stream is made, as a worker
-# process need not have joined the process group. Rank 0 has five samples and rank 1 has five; with eleven, one
-# of them would have a sample more. Nothing pads a stream: chapter 09 shows how ranks end together.
+# `get_worker_info()` tells a worker its number. The rank is handed in when the stream is made, since a worker that
+# was spawned knows nothing of the process group (chapter 02).
+#
+# Here each rank has five of ten samples; of eleven, one rank would have six. Nothing pads a stream: chapter 09 shows
+# how ranks end together.
 
 # %% [markdown] id="stream-why" lang="zh"
 # 两个 rank，每个带两个加载进程，于是每个样本来了四次。一轮的时间变成四倍，却没有任何提示。
 # 在 `SharedStream` 里，每个 rank 隔一个取一个，它的加载进程再把这些分掉；加载进程用 `get_worker_info()`
-# 得知自己的编号。rank 要在创建时传进去，因为加载进程不一定加入了进程组。
+# 得知自己的编号。rank 要在创建时传进去：用 spawn 启动的加载进程，对进程组一无所知（见第 02 章）。
 #
 # 这里两个 rank 各有五个样本；换成十一个，就会有一个 rank 多一个。数据流没有补齐这回事，
 # 各个 rank 怎样一起结束，见第 09 章。

@@ -119,7 +119,7 @@ def _wrong_value(ranks: Sequence[Tested]) -> Feedback | None:
         )
     return Feedback(
         f"{n} samples: rank {rank} gives {given:.6g}, but {truth_en}: {right / n:.6g}.",
-        f"{n} 个样本：rank {rank} 给出 {given:.6g}，而{truth_zh}：应为 {right / n:.6g}。",
+        f"{n} 个样本：rank {rank} 给出 {given:.6g}，而 {truth_zh}：应为 {right / n:.6g}。",
     )
 
 

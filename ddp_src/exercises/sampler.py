@@ -104,6 +104,14 @@ def _wrong_samples(n: int, epoch: int, shares: Sequence[Sequence[int]]) -> Feedb
     missing = [number for number in range(n) if number not in seen]
     if not missing:
         return None
+    if all(share == shares[0] for share in shares):
+        start = ", ".join(map(str, shares[0][:3]))
+        return Feedback(
+            f"n = {n}, epoch {epoch}: all {len(shares)} ranks get the same samples, {start}, …, and sample "
+            f"{missing[0]} is on none: `rank` must decide which part is whose.",
+            f"n = {n}，第 {epoch} 轮：{len(shares)} 个 rank 分到的样本都是 {start}, …，"
+            f"样本 {missing[0]} 却谁也没分到：哪一份归谁，要由 `rank` 决定。",
+        )
     twice = max(seen, key=lambda number: (seen[number], number))
     owners = [rank for rank, share in enumerate(shares) if twice in share]
     if len(owners) == 1:
@@ -156,7 +164,7 @@ EXERCISES = {
         solution=shard,
     ),
     "sampler-2": Exercise(
-        cases=(20, 21, 1),
+        cases=(20, 21, 3),
         trial=try_accuracy,
         judge=judge_accuracies,
         nprocs=2,

@@ -158,8 +158,8 @@ EXERCISES = {
         hint=Feedback(
             "all ranks draw the same order with a `torch.Generator` seeded with `seed + epoch`; then each "
             "takes every `world`-th number, from its own `rank` on. How long must the order be for that?",
-            "所有 rank 用 `seed + epoch` 作种子的 `torch.Generator` 抽出同一个顺序，再从第 `rank` 个开始，"
-            "每隔 `world` 个取一个。为此，这个顺序要有多长？",
+            "所有 rank 用 `seed + epoch` 作种子的 `torch.Generator` 抽出同一个顺序，再从下标 `rank` 开始，"
+            "每 `world` 个取一个。为此，这个顺序要有多长？",
         ),
         solution=shard,
     ),
@@ -171,7 +171,7 @@ EXERCISES = {
         hint=Feedback(
             "a rank tests every `world_size`-th sample and knows two numbers: how many it got right, and how "
             "many it tested. Put both in one tensor and `dist.all_reduce` it before you divide.",
-            "每个 rank 每隔 `world_size` 个测一个样本，得到两个数：对了几个，测了几个。把它们放进一个张量，"
+            "每个 rank 每 `world_size` 个样本测一个，得到两个数：对了几个，测了几个。把它们放进一个张量，"
             "先 `dist.all_reduce`，再相除。",
         ),
         solution=exact_accuracy,

@@ -1,18 +1,17 @@
 # %% [markdown] id="title" lang="en"
 # # 04 · Samplers: which rank sees which sample?
 #
-# Several ranks share one data set. Each trains on a part of it, and on another part in every epoch, if you
-# see to that. After this chapter you can:
+# Several ranks share one data set, and each trains on a part of it. Who says which part? After this chapter you can:
 #
 # - say which samples each rank gets in each epoch, and notice when it gets the wrong ones;
 # - compute a test accuracy that is the same number on any number of ranks;
 # - share out a stream, whose samples have no numbers.
 
-# %% [markdown] id="title" lang="zh"
+# %% [markdown] id="title" lang="zh" sync="9b411ac7:afd0a5d0"
 # # 04 · 采样器：哪个 rank 看到哪个样本？
 #
-# 几个 rank（进程在组内的编号，我们也用它称呼进程）共用一个数据集：每个 rank 每一轮只看其中一份，
-# 下一轮再换一份。可“换一份”不会自动发生。读完这一章，我们就能：
+# 几个 rank（进程在组内的编号，我们也用它称呼进程）共用一个数据集，每个 rank 只看其中一份。哪一份归谁，
+# 由谁说了算？读完这一章，我们就能：
 #
 # - 说出每个 rank 在每一轮分到哪些样本，分错了也能看出来；
 # - 算出一个与 rank 个数无关的测试准确率；
@@ -24,7 +23,7 @@
 # sampler for several ranks: each rank gets numbers of its own. One pass through the samples is an **epoch**;
 # to **shuffle** is to put them into a random order.
 
-# %% [markdown] id="words" lang="zh"
+# %% [markdown] id="words" lang="zh" sync="587eaa10:306f135f"
 # 数据集按编号取样本：`dataset[3]` 就是 3 号样本。**采样器**（sampler）决定接下来取哪些编号，`DataLoader`
 # 照着去取，再拼成一个 batch。`DistributedSampler` 是给多个 rank 用的采样器，每个 rank 拿到的编号各不相同。
 # 把样本过一遍叫一**轮**（epoch），把样本排成随机的顺序叫**打乱**（shuffle）。
@@ -52,7 +51,7 @@ warm_up()
 #
 # Write your letter down before you read on.
 
-# %% [markdown] id="predict" lang="zh"
+# %% [markdown] id="predict" lang="zh" sync="e687e1f7:04222c32"
 # ## 先猜一猜
 #
 # 两个 rank 用 4000 个样本训练十轮。采样器会打乱顺序，但是没有人调用它的 `set_epoch` 方法。十轮下来，
@@ -70,7 +69,7 @@ warm_up()
 # This is an ordinary DDP program with one addition: every sample brings its number along, so that each rank
 # can note which samples it trained on. What follows depends on the line under `if with_set_epoch`.
 
-# %% [markdown] id="run" lang="zh"
+# %% [markdown] id="run" lang="zh" sync="512f6576:479456bc"
 # ## 跑起来
 #
 # 下面是一个普通的 DDP 程序，只多了一样东西：每个样本都带着自己的编号，这样每个 rank 都能记下自己用过哪些样本。
@@ -92,7 +91,7 @@ for way, ranks in runs.items():
 # 4,000 samples are too many for a picture. Here are 20, on three ranks. A row is an epoch; the number in a
 # cell is the rank that saw the sample.
 
-# %% [markdown] id="see" lang="zh"
+# %% [markdown] id="see" lang="zh" sync="1b0dcda3:eefcb595"
 # ## 看结果
 #
 # 4000 个样本画不下，我们换成 20 个样本、三个 rank。一行是一轮，格子里的数字是看到这个样本的 rank。
@@ -106,14 +105,16 @@ plots.shares({way: [rank.epochs for rank in ranks] for way, ranks in few.items()
 # twice in every epoch, by ranks 0 and 2. With set_epoch every row differs from the one above, samples move
 # from rank to rank, and each epoch repeats another sample than the epoch before.
 
-# %% [markdown] id="grid-alt" alt="grid" lang="zh"
+# %% [markdown] id="grid-alt" alt="grid" lang="zh" sync="7b5948e5:105cbdf6"
 # 不调用 set_epoch，十行完全一样：每个样本永远归同一个 rank，4 号样本每一轮都被 rank 0 和 rank 2 各看一次。
 # 调用 set_epoch，每一行都和上一行不同：样本在各个 rank 之间换来换去，被看两次的样本也在换。
 
 # %% id="orders"
 for way, ranks in few.items():
-    orders = len({tuple(epoch) for epoch in ranks[0].epochs})
-    print(f"{way}: orders = {orders}, different samples per rank = {[len(rank.different) for rank in ranks]}")
+    epochs = ranks[0].epochs
+    print(f"{way}: rank 0, epoch 0 {epochs[0]}, epoch 1 {epochs[1]}")
+    print(f"  orders in 10 epochs = {len({tuple(epoch) for epoch in epochs})},", end=" ")
+    print(f"different samples of rank 0, 1, 2 = {[len(rank.different) for rank in ranks]}")
 
 # %% [markdown] id="read" lang="en"
 # **The answer is (c).** Without `set_epoch` there is one order for all ten epochs. Of the 4,000 samples rank 0
@@ -121,7 +122,7 @@ for way, ranks in few.items():
 #
 # Does it show in the loss, or in the accuracy on the 1,000 test digits?
 
-# %% [markdown] id="read" lang="zh"
+# %% [markdown] id="read" lang="zh" sync="c7f4c92d:ffe6371f"
 # **答案是 (c)**。不调用 `set_epoch`，十轮用的是同一个顺序：4000 个样本里，rank 0 把同一半看了十遍，
 # 另一半一眼也没看过。
 #
@@ -140,8 +141,8 @@ for way, ranks in runs.items():
 # lacks, and their gradients are averaged. What it missed is variety: the same 16 batches came ten times. So
 # this mistake lives long. Look at the sample numbers, not at the curves.
 
-# %% [markdown] id="harmless-read" lang="zh"
-# 都看不出来。± 后面是标准误差，也就是只用 1000 个数字来测带来的不确定度；两个准确率之差，偶然就能造成。
+# %% [markdown] id="harmless-read" lang="zh" sync="7109bac7:a3522a16"
+# 都看不出来。± 后面是标准误差：只拿 1000 个数字来测，准确率本来就有这么大的不确定度，两次之差靠偶然就能出现。
 # 况且模型每一轮都见到了全部样本：rank 0 缺的那一半在 rank 1 手里，而两边的梯度会求平均。
 # 它缺的是变化：同样的 16 个 batch 来了十遍。
 #
@@ -154,11 +155,11 @@ for way, ranks in runs.items():
 # number from it, if there are three ranks, like cards that are dealt out one by one. A sampler that is told
 # `num_replicas`, which is the world size, and `rank` needs no process for that:
 
-# %% [markdown] id="why" lang="zh"
+# %% [markdown] id="why" lang="zh" sync="4dc39132:31291180"
 # ## 为什么
 #
 # 分样本时，各个 rank 之间一句话也不说。每个 rank 自己抽出同一个随机顺序，再像轮流发牌那样，只取属于自己的：
-# 三个 rank，就每隔三个取一个。只要告诉采样器 `num_replicas`（也就是 world size，进程总数）和 `rank`，
+# 有三个 rank，就每三个取一个。只要告诉采样器 `num_replicas`（也就是 world size，进程总数）和 `rank`，
 # 不启动任何进程也能算出来：
 
 # %% id="deal"
@@ -170,7 +171,7 @@ plots.dealing(dealt, samples=10)
 # makes twelve. They are dealt out in turn: rank 0 gets 4, 5, 0, 2; rank 1 gets 1, 3, 8, 4; rank 2 gets 7, 9,
 # 6, 1. Samples 4 and 1 are seen twice.
 
-# %% [markdown] id="deal-alt" alt="deal" lang="zh"
+# %% [markdown] id="deal-alt" alt="deal" lang="zh" sync="5bea9b9d:29199cdc"
 # 十个样本的顺序是 4、1、7、5、3、9、0、8、6、2，开头的 4 和 1 在末尾再来一次，凑成十二个。轮流发下去：
 # rank 0 得到 4、5、0、2，rank 1 得到 1、3、8、4，rank 2 得到 7、9、6、1。样本 4 和 1 被看到两次。
 
@@ -181,7 +182,7 @@ plots.dealing(dealt, samples=10)
 # The order is drawn by a generator that is seeded with `seed + epoch`. That makes it equal on all ranks, and
 # new in each epoch. But the sampler does not count epochs. `set_epoch` tells it.
 
-# %% [markdown] id="seed-epoch" lang="zh"
+# %% [markdown] id="seed-epoch" lang="zh" sync="b8b12c38:81ad91bf"
 # 10 不能被 3 整除，所以开头的样本再来一次，这叫**补齐**（padding）。补齐之后，每个 rank 的样本一样多；
 # 不然，多一个 batch 的 rank 会白白等别人（见第 09 章）。
 #
@@ -212,7 +213,7 @@ print("seed = rank: on no rank:", sorted(set(range(20)) - seen))
 # - If you chose (b): that is what `set_epoch` brings. A sample misses rank 0 in all ten epochs with a chance
 #   of 1 / 2¹⁰; of 4,000 samples, about four do. In the first output five missed rank 0 and two missed rank 1.
 
-# %% [markdown] id="seeds-read" lang="zh"
+# %% [markdown] id="seeds-read" lang="zh" sync="da4f8304:e4bb6343"
 # 由此得出两点。第一，算数的只有两者之和：种子 1 的第 0 轮，就是种子 0 的第 1 轮。所以用种子 0 和 1 各跑一次，
 # 遇到的顺序几乎相同。第二，采样器的种子在所有 rank 上必须一样：把 rank 加进去，就等于每人手里各有一副牌，
 # 有的样本谁也没分到。应当因 rank 而异的，是 dropout 和图像随机变换的种子（见第 08 章）。
@@ -226,7 +227,7 @@ print("seed = rank: on no rank:", sorted(set(range(20)) - seen))
 #
 # **First**, one that raises an error; the other three don't. An old script says `shuffle=True`; you add a sampler:
 
-# %% [markdown] id="break" lang="zh"
+# %% [markdown] id="break" lang="zh" sync="e1838659:ce3a8744"
 # ## 弄坏它：另外四个错误
 #
 # **第一个**会报错，后面三个都不会。旧脚本里写着 `shuffle=True`，我们又加上一个采样器：
@@ -241,7 +242,7 @@ with shows(ValueError):
 # The sampler decides the order, so the loader may not. The way out is to delete `shuffle=True`. **Second**: what
 # if you delete the sampler instead?
 
-# %% [markdown] id="shuffle-why" lang="zh"
+# %% [markdown] id="shuffle-why" lang="zh" sync="7eb8ed9e:b2a39d6f"
 # 顺序由采样器决定，`DataLoader` 就不能再管。该删掉的是 `shuffle=True`。**第二个**：如果删掉的是采样器呢？
 
 # %% id="no-sampler"
@@ -259,7 +260,7 @@ print("samples per step on both ranks together:", 2 * own_half.batch_size)
 # **global batch size** is 256. Training programs differ in which of the two their option means, so look it up
 # before you compare runs. Chapter 07 shows what a larger global batch does to the training.
 
-# %% [markdown] id="no-sampler-why" lang="zh"
+# %% [markdown] id="no-sampler-why" lang="zh" sync="4a67215d:1922369e"
 # 没有采样器，每个 rank 都要走完全部 4000 个样本。两个 rank 干了两倍的活，一轮的步数却和原来一样，一点也没变快。
 # 有了采样器，步数才减半。
 #
@@ -271,7 +272,7 @@ print("samples per step on both ranks together:", 2 * own_half.batch_size)
 # model is wrong about samples 0 and 9 and right about the other eight. The option `drop_last=True` leaves out
 # samples instead of repeating some:
 
-# %% [markdown] id="padded-test" lang="zh"
+# %% [markdown] id="padded-test" lang="zh" sync="d05cd40c:070e8e4a"
 # **第三个**，测试时也用 `DistributedSampler`。十个样本，三个 rank，不打乱。假设模型在 0 号和 9 号样本上答错，
 # 其余八个都对。选项 `drop_last=True` 不补齐，而是把多出来的样本丢掉：
 
@@ -294,14 +295,14 @@ print(f"each once  8/10 = {8 / 10:.3f}")
 # The cure needs no sampler. Each rank tests every third sample, one perhaps fewer than another. It counts two
 # things, right answers and samples. Both are added up over the ranks, and divided once.
 
-# %% [markdown] id="ten-on-three-read" lang="zh"
+# %% [markdown] id="ten-on-three-read" lang="zh" sync="a0a57e58:9c6f7a18"
 # 补齐让 10 个变成 12 个：0 号和 1 号测了两遍，而 0 号正是答错的，准确率就偏低。`drop_last` 只测 9 个：
 # 9 号也是答错的，却没测到，准确率就偏高。两种结果都会随 rank 的个数变化。
 #
 # 训练时影响不大：有 `set_epoch`，每轮重复或丢掉的样本都在换。测试时却会得到一个错的数，而且不报错。比如
 # [RF-DETR](https://github.com/roboflow/rf-detr/issues/1507) 里，21 张测试图片在两块 GPU 上变成了 22 张。
 #
-# 解决办法用不着采样器：三个 rank 就每隔三个测一个，有的 rank 少测一个也没关系。每个 rank 数两样东西：
+# 解决办法用不着采样器：三个 rank 就每三个测一个，有的 rank 少测一个也没关系。每个 rank 数两样东西：
 # 对了几个，测了几个。两个数分别在各个 rank 之间求和，最后只除一次。
 
 # %% id="exact-source"
@@ -312,7 +313,7 @@ show_source(sampler.exact_accuracy)
 # shares the digits out with a `DistributedSampler`; `mean of ranks` repeats none, but averages the ranks' own
 # accuracies instead of adding up.
 
-# %% [markdown] id="exact" lang="zh"
+# %% [markdown] id="exact" lang="zh" sync="6a723cd1:e30fa8a4"
 # 用它来测上面训练好的模型，一共 1000 个测试数字。旁边放上两种常见的错法：`padded` 用 `DistributedSampler`
 # 来分；`mean of ranks` 没有重复，却不求和，而是把各个 rank 自己的准确率拿来平均。
 
@@ -329,16 +330,16 @@ for n, test in tests.items():
 # two change on 3 ranks: the sampler makes 1,002 tests of 1,000, and a mean of ranks gives the 334 samples of rank 0
 # as much weight as the 333 of rank 1.
 #
-# The project's training program does both things right. `test_loader` repeats nothing. `batches` is the only way
-# through its `train_loader`, which holds a `DistributedSampler`, and wants to know the epoch: so nobody can
-# forget `set_epoch`.
+# The project's training program does both things right. Its `test_loader` repeats nothing. Its `train_loader` holds
+# a `DistributedSampler`, and `batches`, which walks through that loader, demands the epoch: nobody can forget
+# `set_epoch`.
 
-# %% [markdown] id="exact-read" lang="zh"
+# %% [markdown] id="exact-read" lang="zh" sync="bad08fe7:43222647"
 # 相加的都是整数，所以 `exact` 一列在 1、2、3 个 rank 上完全相同，直到最后一位。另外两列到 3 个 rank 就变了：
-# 采样器让 1000 个样本测了 1002 次；而求平均时，rank 0 的 334 个样本和 rank 1 的 333 个分量一样重。
+# 采样器让 1000 个样本测了 1002 次；而求平均时，rank 0 有 334 个样本，rank 1 有 333 个，分量却一样重。
 #
 # 本项目的训练程序两件事都做对了：`test_loader` 不重复任何样本；`train_loader` 里装着一个 `DistributedSampler`，
-# 取数据只能走 `batches`，而它要我们说出是第几轮，这样谁也不会忘记 `set_epoch`。
+# 从中取数据的 `batches` 非要知道是第几轮不可，这样谁也不会忘记 `set_epoch`。
 
 # %% id="training-program"
 show_source(data.test_loader, data.batches)
@@ -347,7 +348,7 @@ show_source(data.test_loader, data.batches)
 # **Fourth**, data without numbers. An `IterableDataset` hands out one sample after another, like lines read from
 # a file. There is nothing for a sampler to choose from:
 
-# %% [markdown] id="stream" lang="zh"
+# %% [markdown] id="stream" lang="zh" sync="c201b474:52653746"
 # **第四个**，没有编号的数据。`IterableDataset` 只会一个接一个地给出样本，像从文件里一行一行地读。
 # 采样器没有编号可挑：
 
@@ -360,7 +361,7 @@ with shows(ValueError):
 # processes that fetch batches for it in the background. Each of them has a copy of the stream, and reads it from
 # the start too. `SharedStream` mends that, so read it closely:
 
-# %% [markdown] id="stream-source" lang="zh"
+# %% [markdown] id="stream-source" lang="zh" sync="082ee14e:131ad3d5"
 # 没有采样器，每个 rank 都会从头读这个流。`DataLoader` 还可以带几个**加载进程**（worker），在后台替 rank 取数据。
 # 每个加载进程手里又有一份流的副本，也从头读起。`SharedStream` 是改好的，读仔细一点：
 
@@ -376,15 +377,15 @@ for name, shared in {"Stream": False, "SharedStream": True}.items():
     print(f"{name}: {len(came)} samples, each came", *set(came.values()), "times")
 
 # %% [markdown] id="stream-why" lang="en"
-# Two ranks with two workers each: every sample comes four times. An epoch takes four times as long, and nothing
-# says so. In `SharedStream` a rank takes every second sample, and its workers share those between them.
+# Two ranks with two workers each: every sample comes four times. An epoch takes four times as long as it should,
+# and nothing says so. In `SharedStream` a rank takes every second sample, and its workers share those between them.
 # `get_worker_info()` tells a worker its number. The rank is handed in when the stream is made, since a worker that
 # was spawned knows nothing of the process group (chapter 02).
 #
 # Here each rank has five of ten samples; of eleven, one rank would have six. Nothing pads a stream: chapter 09 shows
 # how ranks end together.
 
-# %% [markdown] id="stream-why" lang="zh"
+# %% [markdown] id="stream-why" lang="zh" sync="0b7edc5d:ea304ae6"
 # 两个 rank，每个带两个加载进程，于是每个样本来了四次。一轮的时间变成四倍，却没有任何提示。
 # 在 `SharedStream` 里，每个 rank 隔一个取一个，它的加载进程再把这些分掉；加载进程用 `get_worker_info()`
 # 得知自己的编号。rank 要在创建时传进去：用 spawn 启动的加载进程，对进程组一无所知（见第 02 章）。
@@ -401,7 +402,7 @@ for name, shared in {"Stream": False, "SharedStream": True}.items():
 #
 # `hint("sampler-1")` gives a hint, `solution("sampler-1")` the answer.
 
-# %% [markdown] id="your-turn" lang="zh"
+# %% [markdown] id="your-turn" lang="zh" sync="05c4e7d8:7e92ea78"
 # ## 动手试试
 #
 # **1.** 自己写一个采样器。`shard` 从 `n` 个样本里给出某个 rank 分到的编号。所有 rank 合起来要看到每一个样本，
@@ -425,7 +426,7 @@ check("sampler-1", shard)
 # was right. Every rank calls your function. Test each sample on one rank, once, and return the same number on all
 # ranks. Inside the function, `dist.get_rank()` and `dist.get_world_size()` say where you are.
 
-# %% [markdown] id="exercise-2" lang="zh"
+# %% [markdown] id="exercise-2" lang="zh" sync="71cc5999:a6cc9561"
 # **2.** 算出 `n` 个样本上的准确率。`is_right(3)` 用模型测一次 3 号样本，告诉我们对不对。每个 rank 都会调用
 # 你的函数：每个样本只由一个 rank 测一次，所有 rank 返回同一个数。在函数里，`dist.get_rank()` 和
 # `dist.get_world_size()` 会告诉你自己是几号、一共有几个。
@@ -452,7 +453,7 @@ check("sampler-2", exact_accuracy)
 # [`IterableDataset`](https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset) ·
 # [padding in a test, as first reported](https://github.com/pytorch/pytorch/issues/25162)
 
-# %% [markdown] id="next" lang="zh"
+# %% [markdown] id="next" lang="zh" sync="d5e9e98c:92c8fcae"
 # ## 接下来
 #
 # - 样本分好了，各个 rank 怎样得到同一个梯度？第 05 章自己动手写 DDP。

@@ -204,19 +204,23 @@ print("seed = rank: on no rank:", sorted(set(range(20)) - seen))
 
 # %% [markdown] id="seeds-read" lang="en"
 # Two things follow. Only the sum counts: seed 1 in epoch 0 is seed 0 in epoch 1, so runs with seeds 0 and 1
-# meet almost the same orders. And the sampler's seed must be the same on all ranks: with the rank in it, each
-# rank deals from a deck of its own, and some samples land nowhere. Seeds that *should* differ by rank are
-# those of dropout and of random changes to the images (chapter 08).
+# meet almost the same orders.
+#
+# And the sampler's seed must be the same on all ranks. With the rank in it, each rank deals from a deck of its
+# own, and some samples land nowhere. Seeds that *should* differ by rank are those of dropout and of random
+# changes to the images (chapter 08).
 #
 # - If you chose (a): you thought that a sampler shuffles anew in each epoch, as `DataLoader(shuffle=True)` does,
 #   and that ten epochs are enough for all.
 # - If you chose (b): that is what `set_epoch` brings. A sample misses rank 0 in all ten epochs with a chance
 #   of 1 / 2¹⁰; of 4,000 samples, about four do. In the first output five missed rank 0 and two missed rank 1.
 
-# %% [markdown] id="seeds-read" lang="zh" sync="da4f8304:e4bb6343"
+# %% [markdown] id="seeds-read" lang="zh" sync="e61481b1:077428ce"
 # 由此得出两点。第一，算数的只有两者之和：种子 1 的第 0 轮，就是种子 0 的第 1 轮。所以用种子 0 和 1 各跑一次，
-# 遇到的顺序几乎相同。第二，采样器的种子在所有 rank 上必须一样：把 rank 加进去，就等于每人手里各有一副牌，
-# 有的样本谁也没分到。应当因 rank 而异的，是 dropout 和图像随机变换的种子（见第 08 章）。
+# 遇到的顺序几乎相同。
+#
+# 第二，采样器的种子在所有 rank 上必须一样：把 rank 加进去，就等于每人手里各有一副牌，有的样本谁也没分到。
+# 应当因 rank 而异的，是 dropout 和图像随机变换的种子（见第 08 章）。
 #
 # - 选 (a)，多半是以为采样器和 `DataLoader(shuffle=True)` 一样，每轮都会重新打乱，十轮足够把样本看全。
 # - 选 (b)，那是调用了 `set_epoch` 的结果：一个样本连续十轮都没轮到 rank 0，概率是 1 / 2¹⁰，
@@ -269,12 +273,12 @@ print("samples per step on both ranks together:", 2 * own_half.batch_size)
 
 # %% [markdown] id="padded-test" lang="en"
 # **Third**, a `DistributedSampler` in the test. Ten samples meet three ranks, in their natural order. Suppose the
-# model is wrong about samples 0 and 9 and right about the other eight. The option `drop_last=True` leaves out
+# model is wrong about samples 0 and 9 and right about the other eight. The sampler's option `drop_last=True` leaves out
 # samples instead of repeating some:
 
-# %% [markdown] id="padded-test" lang="zh" sync="d05cd40c:070e8e4a"
+# %% [markdown] id="padded-test" lang="zh" sync="f3abcaf8:e03ee162"
 # **第三个**，测试时也用 `DistributedSampler`。十个样本，三个 rank，不打乱。假设模型在 0 号和 9 号样本上答错，
-# 其余八个都对。选项 `drop_last=True` 不补齐，而是把多出来的样本丢掉：
+# 其余八个都对。采样器的选项 `drop_last=True` 不补齐，而是把多出来的样本丢掉：
 
 # %% id="ten-on-three"
 wrong = {0, 9}
@@ -309,13 +313,13 @@ print(f"each once  8/10 = {8 / 10:.3f}")
 show_source(sampler.exact_accuracy)
 
 # %% [markdown] id="exact" lang="en"
-# Here it tests the model trained above on the 1,000 test digits. Beside it stand two common mistakes: `padded`
+# Here `exact_accuracy` tests the model trained above on the 1,000 test digits, beside two common mistakes: `padded`
 # shares the digits out with a `DistributedSampler`; `mean of ranks` repeats none, but averages the ranks' own
 # accuracies instead of adding up.
 
-# %% [markdown] id="exact" lang="zh" sync="6a723cd1:e30fa8a4"
-# 用它来测上面训练好的模型，一共 1000 个测试数字。旁边放上两种常见的错法：`padded` 用 `DistributedSampler`
-# 来分；`mean of ranks` 没有重复，却不求和，而是把各个 rank 自己的准确率拿来平均。
+# %% [markdown] id="exact" lang="zh" sync="d072d4fe:a3d62ecb"
+# 用 `exact_accuracy` 来测上面训练好的模型，一共 1000 个测试数字。旁边放上两种常见的错法：`padded` 让
+# `DistributedSampler` 来分；`mean of ranks` 没有重复，却不求和，而是把各个 rank 自己的准确率拿来平均。
 
 # %% id="exact-test"
 weights = runs["with set_epoch"][0].weights
@@ -346,9 +350,9 @@ show_source(data.test_loader, data.batches)
 
 # %% [markdown] id="stream" lang="en"
 # **Fourth**, data without numbers. An `IterableDataset` hands out one sample after another, like lines read from
-# a file. There is nothing for a sampler to choose from:
+# a file. A sampler has nothing to choose from:
 
-# %% [markdown] id="stream" lang="zh" sync="c201b474:52653746"
+# %% [markdown] id="stream" lang="zh" sync="15216e53:52653746"
 # **第四个**，没有编号的数据。`IterableDataset` 只会一个接一个地给出样本，像从文件里一行一行地读。
 # 采样器没有编号可挑：
 
@@ -451,9 +455,9 @@ check("sampler-2", exact_accuracy)
 #
 # Sources: [`DistributedSampler`](https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler) ·
 # [`IterableDataset`](https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset) ·
-# [padding in a test, as first reported](https://github.com/pytorch/pytorch/issues/25162)
+# [padding in a test, as reported to PyTorch](https://github.com/pytorch/pytorch/issues/25162)
 
-# %% [markdown] id="next" lang="zh" sync="d5e9e98c:92c8fcae"
+# %% [markdown] id="next" lang="zh" sync="0b0d2c0f:9963d7fd"
 # ## 接下来
 #
 # - 样本分好了，各个 rank 怎样得到同一个梯度？第 05 章自己动手写 DDP。
@@ -462,4 +466,4 @@ check("sampler-2", exact_accuracy)
 #
 # 参考资料：[`DistributedSampler`](https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler) ·
 # [`IterableDataset`](https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset) ·
-# [最早报告“测试时补齐”问题的讨论](https://github.com/pytorch/pytorch/issues/25162)
+# [测试时补齐的问题：PyTorch 的一份报告](https://github.com/pytorch/pytorch/issues/25162)

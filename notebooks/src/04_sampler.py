@@ -323,7 +323,8 @@ show_source(sampler.exact_accuracy)
 
 # %% id="exact-test"
 weights = runs["with set_epoch"][0].weights
-tests = {n: spawn(sampler.test, (weights,), nprocs=n)[0] for n in (1, 2, 3)}
+# gloo: all three on the CPU, since a GPU rounds differently and might take another digit for right
+tests = {n: spawn(sampler.test, (weights,), nprocs=n, backend="gloo")[0] for n in (1, 2, 3)}
 print(f"ranks  {'padded':27}{'mean of ranks':21}exact")
 for n, test in tests.items():
     padded = f"{test.padded!r} of {test.slots:,}"
@@ -383,16 +384,18 @@ for name, shared in {"Stream": False, "SharedStream": True}.items():
 # %% [markdown] id="stream-why" lang="en"
 # Two ranks with two workers each: every sample comes four times. An epoch takes four times as long as it should,
 # and nothing says so. In `SharedStream` a rank takes every second sample, and its workers share those between them.
-# `get_worker_info()` tells a worker its number. The rank is handed in when the stream is made, since a worker that
-# was spawned knows nothing of the process group (chapter 02).
+# `get_worker_info()` tells a worker its number. The rank is handed in when the stream is made: where workers are
+# [started by spawn](https://docs.pytorch.org/docs/stable/data.html#platform-specific-behaviors), as on macOS and
+# Windows, they know nothing of the process group (chapter 02).
 #
 # Here each rank has five of ten samples; of eleven, one rank would have six. Nothing pads a stream: chapter 09 shows
 # how ranks end together.
 
-# %% [markdown] id="stream-why" lang="zh" sync="0b7edc5d:ea304ae6"
+# %% [markdown] id="stream-why" lang="zh" sync="da114045:2176a5cd"
 # 两个 rank，每个带两个加载进程，于是每个样本来了四次。一轮的时间变成四倍，却没有任何提示。
 # 在 `SharedStream` 里，每个 rank 隔一个取一个，它的加载进程再把这些分掉；加载进程用 `get_worker_info()`
-# 得知自己的编号。rank 要在创建时传进去：用 spawn 启动的加载进程，对进程组一无所知（见第 02 章）。
+# 得知自己的编号。rank 要在创建时传进去：在 macOS 和 Windows 上，加载进程
+# [用 spawn 启动](https://docs.pytorch.org/docs/stable/data.html#platform-specific-behaviors)，对进程组一无所知（见第 02 章）。
 #
 # 这里两个 rank 各有五个样本；换成十一个，就会有一个 rank 多一个。数据流没有补齐这回事，
 # 各个 rank 怎样一起结束，见第 09 章。

@@ -375,7 +375,7 @@ show_source(sampler.Stream, sampler.SharedStream)
 
 # %% id="stream-read"
 for name, shared in {"Stream": False, "SharedStream": True}.items():
-    received = spawn(sampler.read_stream, (shared,), nprocs=2)  # with 2 workers per rank
+    received = spawn(sampler.read_stream, (shared,), nprocs=2, backend="gloo")  # with 2 workers per rank
     for rank, batches in enumerate(received):
         print(f"{name}: rank {rank} got {batches}")
     came = Counter(number for batches in received for batch in batches for number in batch)

@@ -81,7 +81,7 @@ def _wrong_size(n: int, shares: Sequence[Sequence[int]]) -> Feedback | None:
         return Feedback(
             f"of {n} samples {counts_en}: whoever has more goes on alone and waits for the others; "
             f"repeat samples until each has {wanted}.",
-            f"共有 {n} 个样本，{counts_zh}：多的那个会多走一步，一直等别人；请重复几个样本，让每个 rank 都有 "
+            f"共有 {n} 个样本，{counts_zh}：多的 rank 会多走一步，白等别人；请重复几个样本，让每个 rank 都有 "
             f"{wanted} 个。",
         )
     return Feedback(
@@ -158,7 +158,7 @@ EXERCISES = {
         hint=Feedback(
             "all ranks draw the same order with a `torch.Generator` seeded with `seed + epoch`; then each "
             "takes every `world`-th number, from its own `rank` on. How long must the order be for that?",
-            "所有 rank 用 `seed + epoch` 作种子的 `torch.Generator` 抽出同一个顺序，再从下标 `rank` 开始，"
+            "每个 rank 都用种子为 `seed + epoch` 的 `torch.Generator` 抽出同一个顺序，再从下标 `rank` 开始，"
             "每 `world` 个取一个。为此，这个顺序要有多长？",
         ),
         solution=shard,

@@ -7,11 +7,11 @@
 # - compute a test accuracy that is the same number on any number of ranks;
 # - share out a stream, whose samples have no numbers.
 
-# %% [markdown] id="title" lang="zh" sync="9b411ac7:afd0a5d0"
+# %% [markdown] id="title" lang="zh" sync="9b411ac7:2bd66f66"
 # # 04 · 采样器：哪个 rank 看到哪个样本？
 #
-# 几个 rank（进程在组内的编号，我们也用它称呼进程）共用一个数据集，每个 rank 只看其中一份。哪一份归谁，
-# 由谁说了算？读完这一章，我们就能：
+# 几个进程共用一个数据集，训练时要把样本分给各个 rank（进程在组内的编号，也用来称呼这个进程）。
+# 哪个样本归谁，由谁说了算？读完这一章，我们就能：
 #
 # - 说出每个 rank 在每一轮分到哪些样本，分错了也能看出来；
 # - 算出一个与 rank 个数无关的测试准确率；
@@ -23,10 +23,10 @@
 # sampler for several ranks: each rank gets numbers of its own. One pass through the samples is an **epoch**;
 # to **shuffle** is to put them into a random order.
 
-# %% [markdown] id="words" lang="zh" sync="587eaa10:306f135f"
+# %% [markdown] id="words" lang="zh" sync="587eaa10:7227a167"
 # 数据集按编号取样本：`dataset[3]` 就是 3 号样本。**采样器**（sampler）决定接下来取哪些编号，`DataLoader`
-# 照着去取，再拼成一个 batch。`DistributedSampler` 是给多个 rank 用的采样器，每个 rank 拿到的编号各不相同。
-# 把样本过一遍叫一**轮**（epoch），把样本排成随机的顺序叫**打乱**（shuffle）。
+# 照着去取，再拼成一个 batch。`DistributedSampler` 是给多个 rank 用的采样器，给每个 rank 各发一份编号。
+# 把全部样本过一遍叫一**轮**（epoch），把样本排成随机的顺序叫**打乱**（shuffle）。
 
 # %% id="setup"
 from collections import Counter
@@ -51,10 +51,10 @@ warm_up()
 #
 # Write your letter down before you read on.
 
-# %% [markdown] id="predict" lang="zh" sync="e687e1f7:04222c32"
+# %% [markdown] id="predict" lang="zh" sync="e687e1f7:9e6f8f22"
 # ## 先猜一猜
 #
-# 两个 rank 用 4000 个样本训练十轮。采样器会打乱顺序，但是没有人调用它的 `set_epoch` 方法。十轮下来，
+# 两个 rank 用 4000 个样本训练十轮。采样器会打乱顺序，但没有人调用它的 `set_epoch` 方法。十轮下来，
 # rank 0 一共见过多少个*不同的*样本？
 #
 # - (a) 全部 4000 个
@@ -69,11 +69,11 @@ warm_up()
 # This is an ordinary DDP program with one addition: every sample brings its number along, so that each rank
 # can note which samples it trained on. What follows depends on the line under `if with_set_epoch`.
 
-# %% [markdown] id="run" lang="zh" sync="512f6576:479456bc"
+# %% [markdown] id="run" lang="zh" sync="512f6576:ec0e3693"
 # ## 跑起来
 #
-# 下面是一个普通的 DDP 程序，只多了一样东西：每个样本都带着自己的编号，这样每个 rank 都能记下自己用过哪些样本。
-# 留意 `if with_set_epoch` 下面的那一行，后面的差别全由它而来。
+# 下面是一个普通的 DDP 程序，只多了一样东西：每个样本都带着自己的编号，好让每个 rank 记下自己用过哪些样本。
+# 我们让它跑两遍，一遍不调用 `set_epoch`，一遍调用。
 
 # %% id="source"
 show_source(sampler.train)
@@ -91,10 +91,11 @@ for way, ranks in runs.items():
 # 4,000 samples are too many for a picture. Here are 20, on three ranks. A row is an epoch; the number in a
 # cell is the rank that saw the sample.
 
-# %% [markdown] id="see" lang="zh" sync="1b0dcda3:eefcb595"
+# %% [markdown] id="see" lang="zh" sync="1b0dcda3:18fd08d2"
 # ## 看结果
 #
 # 4000 个样本画不下，我们换成 20 个样本、三个 rank。一行是一轮，格子里的数字是看到这个样本的 rank。
+# 黑框里的样本被看了两次，原因后面会讲。
 
 # %% id="grid"
 few = {way: spawn(sampler.train, (20, called), nprocs=3) for way, called in ways.items()}
@@ -105,8 +106,8 @@ plots.shares({way: [rank.epochs for rank in ranks] for way, ranks in few.items()
 # twice in every epoch, by ranks 0 and 2. With set_epoch every row differs from the one above, samples move
 # from rank to rank, and each epoch repeats another sample than the epoch before.
 
-# %% [markdown] id="grid-alt" alt="grid" lang="zh" sync="7b5948e5:105cbdf6"
-# 不调用 set_epoch，十行完全一样：每个样本永远归同一个 rank，4 号样本每一轮都被 rank 0 和 rank 2 各看一次。
+# %% [markdown] id="grid-alt" alt="grid" lang="zh" sync="7b5948e5:b3d2e5ff"
+# 不调用 set_epoch，十行完全一样：4 号样本每一轮都被 rank 0 和 rank 2 各看一次，其余样本永远归同一个 rank。
 # 调用 set_epoch，每一行都和上一行不同：样本在各个 rank 之间换来换去，被看两次的样本也在换。
 
 # %% id="orders"
@@ -122,9 +123,8 @@ for way, ranks in few.items():
 #
 # Does it show in the loss, or in the accuracy on the 1,000 test digits?
 
-# %% [markdown] id="read" lang="zh" sync="c7f4c92d:ffe6371f"
-# **答案是 (c)**。不调用 `set_epoch`，十轮用的是同一个顺序：4000 个样本里，rank 0 把同一半看了十遍，
-# 另一半一眼也没看过。
+# %% [markdown] id="read" lang="zh" sync="c7f4c92d:daf141d8"
+# **答案是 (c)**。不调用 `set_epoch`，十轮用的是同一个顺序：rank 0 把同一半样本看了十遍，另一半一眼也没看过。
 #
 # 那么，从损失上看得出来吗？从 1000 个测试数字的准确率上呢？
 
@@ -141,12 +141,12 @@ for way, ranks in runs.items():
 # lacks, and their gradients are averaged. What it missed is variety: the same 16 batches came ten times. So
 # this mistake lives long. Look at the sample numbers, not at the curves.
 
-# %% [markdown] id="harmless-read" lang="zh" sync="7109bac7:a3522a16"
-# 都看不出来。± 后面是标准误差：只拿 1000 个数字来测，准确率本来就有这么大的不确定度，两次之差靠偶然就能出现。
-# 况且模型每一轮都见到了全部样本：rank 0 缺的那一半在 rank 1 手里，而两边的梯度会求平均。
-# 它缺的是变化：同样的 16 个 batch 来了十遍。
+# %% [markdown] id="harmless-read" lang="zh" sync="7109bac7:343a0f62"
+# 都看不出来。两个损失，单看哪一个都不可疑。± 后面是标准误差（standard error）：只测 1000 个数字，
+# 准确率本来就有这么大的误差，两次之差完全可能是偶然。况且模型每一轮都见到了全部样本：
+# rank 0 缺的那一半在 rank 1 手里，而两边的梯度会求平均。它缺的是变化：同样的 16 个 batch 来了十遍。
 #
-# 所以这个错误能潜伏很久。要发现它，别盯着曲线，去看样本的编号。
+# 这个错误因此能潜伏很久。要发现它，别盯着曲线，去看样本的编号。
 
 # %% [markdown] id="why" lang="en"
 # ## Why
@@ -155,11 +155,11 @@ for way, ranks in runs.items():
 # number from it, if there are three ranks, like cards that are dealt out one by one. A sampler that is told
 # `num_replicas`, which is the world size, and `rank` needs no process for that:
 
-# %% [markdown] id="why" lang="zh" sync="4dc39132:31291180"
+# %% [markdown] id="why" lang="zh" sync="4dc39132:a1837d35"
 # ## 为什么
 #
 # 分样本时，各个 rank 之间一句话也不说。每个 rank 自己抽出同一个随机顺序，再像轮流发牌那样，只取属于自己的：
-# 有三个 rank，就每三个取一个。只要告诉采样器 `num_replicas`（也就是 world size，进程总数）和 `rank`，
+# 有三个 rank，就每三个取一个。采样器只要知道 `num_replicas`（也就是 world size，进程总数）和 `rank`，
 # 不启动任何进程也能算出来：
 
 # %% id="deal"
@@ -182,12 +182,12 @@ plots.dealing(dealt, samples=10)
 # The order is drawn by a generator that is seeded with `seed + epoch`. That makes it equal on all ranks, and
 # new in each epoch. But the sampler does not count epochs. `set_epoch` tells it.
 
-# %% [markdown] id="seed-epoch" lang="zh" sync="b8b12c38:81ad91bf"
+# %% [markdown] id="seed-epoch" lang="zh" sync="b8b12c38:110f5bf4"
 # 10 不能被 3 整除，所以开头的样本再来一次，这叫**补齐**（padding）。补齐之后，每个 rank 的样本一样多；
 # 不然，多一个 batch 的 rank 会白白等别人（见第 09 章）。
 #
-# 这个顺序由随机数生成器抽出，它的种子是 `seed + epoch`：各个 rank 抽到的因此相同，每一轮抽到的又不同。
-# 可采样器自己不数轮数，要靠 `set_epoch` 告诉它。
+# 这个顺序由随机数生成器抽出，种子是 `seed + epoch`：各个 rank 抽到的因此相同，每一轮抽到的又不同。
+# 可采样器自己不数轮数，要靠 `set_epoch` 告诉它；没人告诉，它就一直停在第 0 轮。
 
 
 # %% id="seeds"
@@ -215,15 +215,15 @@ print("seed = rank: on no rank:", sorted(set(range(20)) - seen))
 # - If you chose (b): that is what `set_epoch` brings. A sample misses rank 0 in all ten epochs with a chance
 #   of 1 / 2¹⁰; of 4,000 samples, about four do. In the first output five missed rank 0 and two missed rank 1.
 
-# %% [markdown] id="seeds-read" lang="zh" sync="e61481b1:077428ce"
-# 由此得出两点。第一，算数的只有两者之和：种子 1 的第 0 轮，就是种子 0 的第 1 轮。所以用种子 0 和 1 各跑一次，
+# %% [markdown] id="seeds-read" lang="zh" sync="e61481b1:9b0fb16e"
+# 由此得出两点。第一，算数的只是这个和：种子 1 的第 0 轮，就是种子 0 的第 1 轮。所以用种子 0 和 1 各跑一次，
 # 遇到的顺序几乎相同。
 #
-# 第二，采样器的种子在所有 rank 上必须一样：把 rank 加进去，就等于每人手里各有一副牌，有的样本谁也没分到。
+# 第二，采样器的种子在所有 rank 上必须一样：把 rank 加进种子，就成了各人发各人的牌，有的样本谁也没分到。
 # 应当因 rank 而异的，是 dropout 和图像随机变换的种子（见第 08 章）。
 #
-# - 选 (a)，多半是以为采样器和 `DataLoader(shuffle=True)` 一样，每轮都会重新打乱，十轮足够把样本看全。
-# - 选 (b)，那是调用了 `set_epoch` 的结果：一个样本连续十轮都没轮到 rank 0，概率是 1 / 2¹⁰，
+# - 选 (a)，多半是以为采样器和 `DataLoader(shuffle=True)` 一样每轮重新打乱，十轮足够把样本看全。
+# - 选 (b)，那要调用了 `set_epoch` 才对：一个样本连续十轮都没轮到 rank 0，概率是 1 / 2¹⁰，
 #   4000 个样本里约有四个。第一次输出里，rank 0 漏了五个，rank 1 漏了两个。
 
 # %% [markdown] id="break" lang="en"
@@ -231,10 +231,10 @@ print("seed = rank: on no rank:", sorted(set(range(20)) - seen))
 #
 # **First**, one that raises an error; the other three don't. An old script says `shuffle=True`; you add a sampler:
 
-# %% [markdown] id="break" lang="zh" sync="e1838659:ce3a8744"
+# %% [markdown] id="break" lang="zh" sync="e1838659:576e7283"
 # ## 弄坏它：另外四个错误
 #
-# **第一个**会报错，后面三个都不会。旧脚本里写着 `shuffle=True`，我们又加上一个采样器：
+# **第一个**，旧脚本里写着 `shuffle=True`，我们又加上一个采样器：
 
 # %% id="shuffle"
 numbers = range(4000)
@@ -264,21 +264,21 @@ print("samples per step on both ranks together:", 2 * own_half.batch_size)
 # **global batch size** is 256. Training programs differ in which of the two their option means, so look it up
 # before you compare runs. Chapter 07 shows what a larger global batch does to the training.
 
-# %% [markdown] id="no-sampler-why" lang="zh" sync="4a67215d:1922369e"
-# 没有采样器，每个 rank 都要走完全部 4000 个样本。两个 rank 干了两倍的活，一轮的步数却和原来一样，一点也没变快。
-# 有了采样器，步数才减半。
+# %% [markdown] id="no-sampler-why" lang="zh" sync="4a67215d:62574873"
+# 没有采样器，每个 rank 都要走完全部 4000 个样本。两个 rank 干了两倍的活，一轮的步数却和单进程一样：
+# 一点没变快，也没有任何提示。有了采样器，步数才减半。
 #
-# `DataLoader` 的 `batch_size` 是**每个 rank 的批量大小**。一步里两个 rank 各取 128 个，**全局批量大小**是 256。
-# 各家训练程序的选项，有的指前者，有的指后者，比较之前要先查清楚。全局批量变大对训练有什么影响，见第 07 章。
+# `DataLoader` 的 `batch_size` 是**每个 rank 的批量大小**。一步里两个 rank 各取 128 个，**全局批量大小**就是 256。
+# 各家训练程序的选项，有的指前者，有的指后者，比较之前先查清楚。全局批量变大对训练有什么影响，见第 07 章。
 
 # %% [markdown] id="padded-test" lang="en"
 # **Third**, a `DistributedSampler` in the test. Ten samples meet three ranks, in their natural order. Suppose the
 # model is wrong about samples 0 and 9 and right about the other eight. The sampler's option `drop_last=True` leaves out
 # samples instead of repeating some:
 
-# %% [markdown] id="padded-test" lang="zh" sync="f3abcaf8:e03ee162"
-# **第三个**，测试时也用 `DistributedSampler`。十个样本，三个 rank，不打乱。假设模型在 0 号和 9 号样本上答错，
-# 其余八个都对。采样器的选项 `drop_last=True` 不补齐，而是把多出来的样本丢掉：
+# %% [markdown] id="padded-test" lang="zh" sync="f3abcaf8:82ce85a7"
+# **第三个**，测试时也用 `DistributedSampler`。十个样本，三个 rank，不打乱。假设模型只在 0 号和 9 号样本上答错。
+# 采样器的选项 `drop_last=True` 不补齐，而是丢掉多出来的样本：
 
 # %% id="ten-on-three"
 wrong = {0, 9}
@@ -299,14 +299,14 @@ print(f"each once  8/10 = {8 / 10:.3f}")
 # The cure needs no sampler. Each rank tests every third sample, one perhaps fewer than another. It counts two
 # things, right answers and samples. Both are added up over the ranks, and divided once.
 
-# %% [markdown] id="ten-on-three-read" lang="zh" sync="a0a57e58:9c6f7a18"
+# %% [markdown] id="ten-on-three-read" lang="zh" sync="a0a57e58:244a593d"
 # 补齐让 10 个变成 12 个：0 号和 1 号测了两遍，而 0 号正是答错的，准确率就偏低。`drop_last` 只测 9 个：
-# 9 号也是答错的，却没测到，准确率就偏高。两种结果都会随 rank 的个数变化。
+# 漏掉的 9 号也是答错的，准确率就偏高。两种结果都会随 rank 的个数变化。
 #
-# 训练时影响不大：有 `set_epoch`，每轮重复或丢掉的样本都在换。测试时却会得到一个错的数，而且不报错。比如
+# 训练时影响不大：有 `set_epoch`，每轮重复或丢掉的样本都在换。测试时却会得到一个错的数，而且不报错。比如目标检测库
 # [RF-DETR](https://github.com/roboflow/rf-detr/issues/1507) 里，21 张测试图片在两块 GPU 上变成了 22 张。
 #
-# 解决办法用不着采样器：三个 rank 就每三个测一个，有的 rank 少测一个也没关系。每个 rank 数两样东西：
+# 解决办法用不着采样器：有三个 rank，就各自每三个样本测一个，谁少测一个也没关系。每个 rank 数两样东西：
 # 对了几个，测了几个。两个数分别在各个 rank 之间求和，最后只除一次。
 
 # %% id="exact-source"
@@ -317,8 +317,8 @@ show_source(sampler.exact_accuracy)
 # shares the digits out with a `DistributedSampler`; `mean of ranks` repeats none, but averages the ranks' own
 # accuracies instead of adding up.
 
-# %% [markdown] id="exact" lang="zh" sync="d072d4fe:a3d62ecb"
-# 用 `exact_accuracy` 来测上面训练好的模型，一共 1000 个测试数字。旁边放上两种常见的错法：`padded` 让
+# %% [markdown] id="exact" lang="zh" sync="d072d4fe:f32ba6bd"
+# 用 `exact_accuracy` 在 1000 个测试数字上测一测刚才训练好的模型，旁边放上两种常见的错法：`padded` 用
 # `DistributedSampler` 来分；`mean of ranks` 没有重复，却不求和，而是把各个 rank 自己的准确率拿来平均。
 
 # %% id="exact-test"
@@ -339,12 +339,12 @@ for n, test in tests.items():
 # a `DistributedSampler`, and `batches`, which walks through that loader, demands the epoch: nobody can forget
 # `set_epoch`.
 
-# %% [markdown] id="exact-read" lang="zh" sync="bad08fe7:43222647"
-# 相加的都是整数，所以 `exact` 一列在 1、2、3 个 rank 上完全相同，直到最后一位。另外两列到 3 个 rank 就变了：
-# 采样器让 1000 个样本测了 1002 次；而求平均时，rank 0 有 334 个样本，rank 1 有 333 个，分量却一样重。
+# %% [markdown] id="exact-read" lang="zh" sync="bad08fe7:09de003e"
+# `exact` 一列加的都是整数，所以在 1、2、3 个 rank 上完全相同，直到最后一位。另外两列到 3 个 rank 就变了：
+# 采样器让 1000 个样本测了 1002 次；求平均则把 rank 0 的 334 个样本和 rank 1 的 333 个看得一样重。
 #
-# 本项目的训练程序两件事都做对了：`test_loader` 不重复任何样本；`train_loader` 里装着一个 `DistributedSampler`，
-# 从中取数据的 `batches` 非要知道是第几轮不可，这样谁也不会忘记 `set_epoch`。
+# 本项目的训练程序两件事都做对了：测试用的 `test_loader` 不重复任何样本；训练用的 `train_loader` 里装着一个
+# `DistributedSampler`，取数据要经过 `batches`，而它非要知道 `epoch` 不可，这样谁也不会忘记 `set_epoch`。
 
 # %% id="training-program"
 show_source(data.test_loader, data.batches)
@@ -353,8 +353,8 @@ show_source(data.test_loader, data.batches)
 # **Fourth**, data without numbers. An `IterableDataset` hands out one sample after another, like lines read from
 # a file. A sampler has nothing to choose from:
 
-# %% [markdown] id="stream" lang="zh" sync="15216e53:52653746"
-# **第四个**，没有编号的数据。`IterableDataset` 只会一个接一个地给出样本，像从文件里一行一行地读。
+# %% [markdown] id="stream" lang="zh" sync="15216e53:fc9b11c0"
+# **第四个**，数据流。`IterableDataset` 的样本没有编号，只会一个接一个地来，像一行一行地读文件。
 # 采样器没有编号可挑：
 
 # %% id="stream-sampler"
@@ -366,9 +366,9 @@ with shows(ValueError):
 # processes that fetch batches for it in the background. Each of them has a copy of the stream, and reads it from
 # the start too. `SharedStream` mends that, so read it closely:
 
-# %% [markdown] id="stream-source" lang="zh" sync="082ee14e:131ad3d5"
-# 没有采样器，每个 rank 都会从头读这个流。`DataLoader` 还可以带几个**加载进程**（worker），在后台替 rank 取数据。
-# 每个加载进程手里又有一份流的副本，也从头读起。`SharedStream` 是改好的，读仔细一点：
+# %% [markdown] id="stream-source" lang="zh" sync="082ee14e:a45a620d"
+# 那就不用采样器。可这样一来，每个 rank 都会从头读这个流。`DataLoader` 还可以带几个**加载进程**（worker），
+# 在后台替 rank 取数据。每个加载进程手里又有一份流的副本，也从头读起。改好的是 `SharedStream`，请细读：
 
 # %% id="stream-classes"
 show_source(sampler.Stream, sampler.SharedStream)
@@ -391,13 +391,14 @@ for name, shared in {"Stream": False, "SharedStream": True}.items():
 # Here each rank has five of ten samples; of eleven, one rank would have six. Nothing pads a stream: chapter 09 shows
 # how ranks end together.
 
-# %% [markdown] id="stream-why" lang="zh" sync="da114045:2176a5cd"
-# 两个 rank，每个带两个加载进程，于是每个样本来了四次。一轮的时间变成四倍，却没有任何提示。
-# 在 `SharedStream` 里，每个 rank 隔一个取一个，它的加载进程再把这些分掉；加载进程用 `get_worker_info()`
-# 得知自己的编号。rank 要在创建时传进去：在 macOS 和 Windows 上，加载进程
-# [用 spawn 启动](https://docs.pytorch.org/docs/stable/data.html#platform-specific-behaviors)，对进程组一无所知（见第 02 章）。
+# %% [markdown] id="stream-why" lang="zh" sync="da114045:f21b918d"
+# 两个 rank，每个带两个加载进程，于是每个样本来了四次：本该读 5 个的 rank 读了 20 个，却没有任何提示。
+# `SharedStream` 用两次 `islice` 来分：先是每个 rank 隔一个取一个，再由它的加载进程把取到的分掉。
+# 加载进程用 `get_worker_info()` 得知自己的编号。rank 却要在创建时传进去：在 macOS 和 Windows 上，加载进程是
+# [另起的全新 Python 进程](https://docs.pytorch.org/docs/stable/data.html#platform-specific-behaviors)，
+# 不知道自己在替哪个 rank 干活（见第 02 章）。
 #
-# 这里两个 rank 各有五个样本；换成十一个，就会有一个 rank 多一个。数据流没有补齐这回事，
+# 这里两个 rank 各有五个样本；换成十一个样本，就会有一个 rank 多一个。数据流没有补齐这回事，
 # 各个 rank 怎样一起结束，见第 09 章。
 
 # %% [markdown] id="your-turn" lang="en"
@@ -409,13 +410,13 @@ for name, shared in {"Stream": False, "SharedStream": True}.items():
 #
 # `hint("sampler-1")` gives a hint, `solution("sampler-1")` the answer.
 
-# %% [markdown] id="your-turn" lang="zh" sync="05c4e7d8:7e92ea78"
+# %% [markdown] id="your-turn" lang="zh" sync="05c4e7d8:ea41f6bf"
 # ## 动手试试
 #
-# **1.** 自己写一个采样器。`shard` 从 `n` 个样本里给出某个 rank 分到的编号。所有 rank 合起来要看到每一个样本，
-# 各个 rank 分到的一样多，重复的尽量少；换一个 `epoch` 或换一个 `seed`，随机顺序也跟着换。
+# **1.** 自己写一个采样器：`shard` 给出 `rank` 在 `n` 个样本里分到的编号，`world` 是 rank 的总数。所有 rank
+# 合起来要看到每一个样本，各个 rank 分到的一样多，重复的尽量少；`epoch` 或 `seed` 一变，随机顺序也跟着变。
 #
-# 需要提示就运行 `hint("sampler-1")`，想看答案就运行 `solution("sampler-1")`。
+# 需要提示就运行 `hint("sampler-1")`，想看答案就运行 `solution("sampler-1")`；第 2 题换成 `"sampler-2"`。
 
 # %% id="exercise-shard"
 import torch
@@ -433,10 +434,10 @@ check("sampler-1", shard)
 # was right. Every rank calls your function. Test each sample on one rank, once, and return the same number on all
 # ranks. Inside the function, `dist.get_rank()` and `dist.get_world_size()` say where you are.
 
-# %% [markdown] id="exercise-2" lang="zh" sync="71cc5999:a6cc9561"
-# **2.** 算出 `n` 个样本上的准确率。`is_right(3)` 用模型测一次 3 号样本，告诉我们对不对。每个 rank 都会调用
-# 你的函数：每个样本只由一个 rank 测一次，所有 rank 返回同一个数。在函数里，`dist.get_rank()` 和
-# `dist.get_world_size()` 会告诉你自己是几号、一共有几个。
+# %% [markdown] id="exercise-2" lang="zh" sync="71cc5999:f2875835"
+# **2.** 算出 `n` 个样本上的准确率。`is_right(3)` 用模型测一次 3 号样本，告诉我们对不对。每个 rank 都会运行
+# 你的函数：每个样本只由一个 rank 测一次，所有 rank 返回同一个数。在函数里，用 `dist.get_rank()` 和
+# `dist.get_world_size()` 查自己是几号、一共有几个。
 
 # %% id="exercise-accuracy"
 import torch.distributed as dist
@@ -460,13 +461,13 @@ check("sampler-2", exact_accuracy)
 # [`IterableDataset`](https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset) ·
 # [padding in a test, as reported to PyTorch](https://github.com/pytorch/pytorch/issues/25162)
 
-# %% [markdown] id="next" lang="zh" sync="0b0d2c0f:9963d7fd"
+# %% [markdown] id="next" lang="zh" sync="0b0d2c0f:680afd8d"
 # ## 接下来
 #
-# - 样本分好了，各个 rank 怎样得到同一个梯度？第 05 章自己动手写 DDP。
+# - 样本分好了，各个 rank 怎样得到同一个梯度？第 05 章，我们自己动手写 DDP。
 # - 一个 rank 比别人多一个 batch 会怎样？见第 09 章。
 # - 训练在一轮中间停下，怎样从剩下的样本接着训练？见第 12 章。
 #
 # 参考资料：[`DistributedSampler`](https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler) ·
 # [`IterableDataset`](https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset) ·
-# [测试时补齐的问题：PyTorch 的一份报告](https://github.com/pytorch/pytorch/issues/25162)
+# [测试时补齐的问题：提给 PyTorch 的一份报告](https://github.com/pytorch/pytorch/issues/25162)

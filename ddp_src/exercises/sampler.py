@@ -79,7 +79,7 @@ def _wrong_size(n: int, shares: Sequence[Sequence[int]]) -> Feedback | None:
     counts_zh = "，".join(f"rank {rank} 分到 {size} 个" for rank, size in enumerate(sizes))
     if len(set(sizes)) > 1:
         return Feedback(
-            f"of {n} samples {counts_en}: whoever has more goes on alone and waits for the others; "
+            f"of {n} samples {counts_en}: a rank with more would wait for the others in vain; "
             f"repeat samples until each has {wanted}.",
             f"共有 {n} 个样本，{counts_zh}：多的 rank 会多走一步，白等别人；请重复几个样本，让每个 rank 都有 "
             f"{wanted} 个。",

@@ -18,12 +18,11 @@
 # - 把没有编号的数据流也分给各个 rank。
 
 # %% [markdown] id="words" lang="en"
-# A **data set** answers to numbers: `dataset[3]` is sample 3. A **sampler** says which numbers come next, and
-# the `DataLoader` fetches those samples and puts them together into a **batch**. `DistributedSampler` is the
-# sampler for several ranks: each rank gets numbers of its own. One pass through the samples is an **epoch**;
-# to **shuffle** is to put them into a random order.
+# In a **data set** every sample has a number: `dataset[3]` is sample 3. A **sampler** says which numbers come next,
+# and the `DataLoader` puts those samples together into a **batch**. `DistributedSampler` gives each rank numbers of
+# its own. An **epoch** is one pass through the samples; to **shuffle** is to put them into a random order.
 
-# %% [markdown] id="words" lang="zh" sync="587eaa10:7227a167"
+# %% [markdown] id="words" lang="zh" sync="751872fa:7227a167"
 # 数据集按编号取样本：`dataset[3]` 就是 3 号样本。**采样器**（sampler）决定接下来取哪些编号，`DataLoader`
 # 照着去取，再拼成一个 batch。`DistributedSampler` 是给多个 rank 用的采样器，给每个 rank 各发一份编号。
 # 把全部样本过一遍叫一**轮**（epoch），把样本排成随机的顺序叫**打乱**（shuffle）。
@@ -66,10 +65,10 @@ warm_up()
 # %% [markdown] id="run" lang="en"
 # ## Run it
 #
-# This is an ordinary DDP program with one addition: every sample brings its number along, so that each rank
-# can note which samples it trained on. What follows depends on the line under `if with_set_epoch`.
+# This is an ordinary DDP program with one addition: every sample brings its number along, so that each rank can
+# note which ones it trained on. You run it twice, without `set_epoch` and with it.
 
-# %% [markdown] id="run" lang="zh" sync="512f6576:ec0e3693"
+# %% [markdown] id="run" lang="zh" sync="69bc9eca:ec0e3693"
 # ## 跑起来
 #
 # 下面是一个普通的 DDP 程序，只多了一样东西：每个样本都带着自己的编号，好让每个 rank 记下自己用过哪些样本。
@@ -88,10 +87,10 @@ for way, ranks in runs.items():
 # %% [markdown] id="see" lang="en"
 # ## See it
 #
-# 4,000 samples are too many for a picture. Here are 20, on three ranks. A row is an epoch; the number in a
-# cell is the rank that saw the sample.
+# 4,000 samples are too many for a picture: here are 20, on three ranks. A row is an epoch; the number in a cell is
+# the rank that saw the sample. A black frame marks a sample seen twice; the reason comes below.
 
-# %% [markdown] id="see" lang="zh" sync="1b0dcda3:18fd08d2"
+# %% [markdown] id="see" lang="zh" sync="4350b2c8:18fd08d2"
 # ## 看结果
 #
 # 4000 个样本画不下，我们换成 20 个样本、三个 rank。一行是一轮，格子里的数字是看到这个样本的 rank。
@@ -102,11 +101,11 @@ few = {way: spawn(sampler.train, (20, called), nprocs=3) for way, called in ways
 plots.shares({way: [rank.epochs for rank in ranks] for way, ranks in few.items()}, samples=20)
 
 # %% [markdown] id="grid-alt" alt="grid" lang="en"
-# Without set_epoch all ten rows are the same: each sample stays with one rank for ever, and sample 4 is seen
-# twice in every epoch, by ranks 0 and 2. With set_epoch every row differs from the one above, samples move
-# from rank to rank, and each epoch repeats another sample than the epoch before.
+# Without set_epoch all ten rows are the same: no sample ever changes its rank, and sample 4 is seen twice in every
+# epoch, by ranks 0 and 2. With set_epoch every row differs from the one above: samples move from rank to rank, and
+# another one is seen twice.
 
-# %% [markdown] id="grid-alt" alt="grid" lang="zh" sync="7b5948e5:b3d2e5ff"
+# %% [markdown] id="grid-alt" alt="grid" lang="zh" sync="7eaa02e0:b3d2e5ff"
 # 不调用 set_epoch，十行完全一样：4 号样本每一轮都被 rank 0 和 rank 2 各看一次，其余样本永远归同一个 rank。
 # 调用 set_epoch，每一行都和上一行不同：样本在各个 rank 之间换来换去，被看两次的样本也在换。
 
@@ -136,12 +135,12 @@ for way, ranks in runs.items():
     print(f"{way}: different batches of both ranks together = {len(sampler.joined_batches(ranks))}")
 
 # %% [markdown] id="harmless-read" lang="en"
-# Neither tells you. The difference in accuracy is no larger than chance allows: ± is the standard error, the
-# uncertainty that 1,000 digits leave. And the model did see all samples in each epoch: rank 1 has what rank 0
-# lacks, and their gradients are averaged. What it missed is variety: the same 16 batches came ten times. So
-# this mistake lives long. Look at the sample numbers, not at the curves.
+# No. Neither loss looks suspicious, and the accuracies differ no more than chance allows: ± is the standard error,
+# the uncertainty that 1,000 digits leave. The model did see all samples in each epoch: rank 1 has what rank 0
+# lacks, and their gradients are averaged. What it missed is variety: the same 16 joined batches came ten times. So
+# this mistake goes unnoticed for long. Look at the sample numbers, not at the curves.
 
-# %% [markdown] id="harmless-read" lang="zh" sync="7109bac7:343a0f62"
+# %% [markdown] id="harmless-read" lang="zh" sync="aebb16e2:343a0f62"
 # 都看不出来。两个损失，单看哪一个都不可疑。± 后面是标准误差（standard error）：只测 1000 个数字，
 # 准确率本来就有这么大的误差，两次之差完全可能是偶然。况且模型每一轮都见到了全部样本：
 # rank 0 缺的那一半在 rank 1 手里，而两边的梯度会求平均。它缺的是变化：同样的 16 个 batch 来了十遍。
@@ -151,11 +150,11 @@ for way, ranks in runs.items():
 # %% [markdown] id="why" lang="en"
 # ## Why
 #
-# The ranks never talk about samples. Each draws the same random order by itself, then takes every third
-# number from it, if there are three ranks, like cards that are dealt out one by one. A sampler that is told
-# `num_replicas`, which is the world size, and `rank` needs no process for that:
+# The ranks never talk about samples. Each draws the same random order by itself, and takes its share as cards are
+# dealt out: with three ranks, every third number. Tell a sampler `num_replicas`, which is the world size, and
+# `rank`, and it does so without starting a process:
 
-# %% [markdown] id="why" lang="zh" sync="4dc39132:a1837d35"
+# %% [markdown] id="why" lang="zh" sync="e4c2a483:a1837d35"
 # ## 为什么
 #
 # 分样本时，各个 rank 之间一句话也不说。每个 rank 自己抽出同一个随机顺序，再像轮流发牌那样，只取属于自己的：
@@ -176,13 +175,13 @@ plots.dealing(dealt, samples=10)
 # rank 0 得到 4、5、0、2，rank 1 得到 1、3、8、4，rank 2 得到 7、9、6、1。样本 4 和 1 被看到两次。
 
 # %% [markdown] id="seed-epoch" lang="en"
-# 10 does not divide by 3, so the first samples come again: **padding**. It gives every rank equally many, since
-# a rank with a batch more would wait for the others in vain (chapter 09).
+# 10 does not divide by 3, so the first samples come again: **padding**. It gives every rank equally many; a rank
+# with a batch more would wait for the others in vain (chapter 09).
 #
-# The order is drawn by a generator that is seeded with `seed + epoch`. That makes it equal on all ranks, and
-# new in each epoch. But the sampler does not count epochs. `set_epoch` tells it.
+# The order is drawn by a random number generator whose seed is `seed + epoch`: equal on all ranks, new in each
+# epoch. But the sampler does not count epochs: until `set_epoch` tells it, its epoch stays 0.
 
-# %% [markdown] id="seed-epoch" lang="zh" sync="b8b12c38:110f5bf4"
+# %% [markdown] id="seed-epoch" lang="zh" sync="84a2134f:110f5bf4"
 # 10 不能被 3 整除，所以开头的样本再来一次，这叫**补齐**（padding）。补齐之后，每个 rank 的样本一样多；
 # 不然，多一个 batch 的 rank 会白白等别人（见第 09 章）。
 #
@@ -203,19 +202,19 @@ seen = {number for rank in range(3) for number in share(rank, seed=rank)}
 print("seed = rank: on no rank:", sorted(set(range(20)) - seen))
 
 # %% [markdown] id="seeds-read" lang="en"
-# Two things follow. Only the sum counts: seed 1 in epoch 0 is seed 0 in epoch 1, so runs with seeds 0 and 1
-# meet almost the same orders.
+# Two things follow. Only the sum counts: seed 1 in epoch 0 is seed 0 in epoch 1, so runs with seeds 0 and 1 meet
+# almost the same orders.
 #
-# And the sampler's seed must be the same on all ranks. With the rank in it, each rank deals from a deck of its
-# own, and some samples land nowhere. Seeds that *should* differ by rank are those of dropout and of random
-# changes to the images (chapter 08).
+# And the sampler's seed must be the same on all ranks. With the rank in it, each rank deals from a deck of its own,
+# and some samples reach nobody. Seeds that *should* differ by rank are those of dropout and of random changes to
+# the images (chapter 08).
 #
 # - If you chose (a): you thought that a sampler shuffles anew in each epoch, as `DataLoader(shuffle=True)` does,
-#   and that ten epochs are enough for all.
-# - If you chose (b): that is what `set_epoch` brings. A sample misses rank 0 in all ten epochs with a chance
-#   of 1 / 2¹⁰; of 4,000 samples, about four do. In the first output five missed rank 0 and two missed rank 1.
+#   so that ten epochs are enough to see all samples.
+# - If you chose (b): that is what `set_epoch` brings. A sample misses rank 0 in all ten epochs with a chance of
+#   1 / 2¹⁰: about four of 4,000 do. In the first output five missed rank 0 and two missed rank 1.
 
-# %% [markdown] id="seeds-read" lang="zh" sync="e61481b1:9b0fb16e"
+# %% [markdown] id="seeds-read" lang="zh" sync="2bbfea21:9b0fb16e"
 # 由此得出两点。第一，算数的只是这个和：种子 1 的第 0 轮，就是种子 0 的第 1 轮。所以用种子 0 和 1 各跑一次，
 # 遇到的顺序几乎相同。
 #
@@ -229,9 +228,9 @@ print("seed = rank: on no rank:", sorted(set(range(20)) - seen))
 # %% [markdown] id="break" lang="en"
 # ## Break it: four more mistakes
 #
-# **First**, one that raises an error; the other three don't. An old script says `shuffle=True`; you add a sampler:
+# **First**, an old script says `shuffle=True`, and you add a sampler:
 
-# %% [markdown] id="break" lang="zh" sync="e1838659:576e7283"
+# %% [markdown] id="break" lang="zh" sync="8e197937:576e7283"
 # ## 弄坏它：另外四个错误
 #
 # **第一个**，旧脚本里写着 `shuffle=True`，我们又加上一个采样器：
@@ -243,10 +242,10 @@ with shows(ValueError):
     DataLoader(numbers, batch_size=128, shuffle=True, sampler=half)
 
 # %% [markdown] id="shuffle-why" lang="en"
-# The sampler decides the order, so the loader may not. The way out is to delete `shuffle=True`. **Second**: what
-# if you delete the sampler instead?
+# The sampler decides the order, so the loader may not: delete `shuffle=True`. **Second**: what if you delete the
+# sampler instead?
 
-# %% [markdown] id="shuffle-why" lang="zh" sync="7eb8ed9e:b2a39d6f"
+# %% [markdown] id="shuffle-why" lang="zh" sync="5e3db936:b2a39d6f"
 # 顺序由采样器决定，`DataLoader` 就不能再管。该删掉的是 `shuffle=True`。**第二个**：如果删掉的是采样器呢？
 
 # %% id="no-sampler"
@@ -257,14 +256,14 @@ print("each of 2 ranks with a sampler:", len(own_half), "steps per epoch")
 print("samples per step on both ranks together:", 2 * own_half.batch_size)
 
 # %% [markdown] id="no-sampler-why" lang="en"
-# Without a sampler each rank walks through all 4,000 samples. Two ranks then do twice the work, and an epoch
-# has as many steps as before: nothing gets faster. With the sampler the steps halve.
+# Without a sampler each rank walks through all 4,000 samples. Two ranks do twice the work, in as many steps as one
+# process: nothing gets faster, and nothing tells you. With the sampler the steps halve.
 #
 # For `DataLoader`, `batch_size` is the **batch size per rank**. One step takes 128 from each of two ranks: the
-# **global batch size** is 256. Training programs differ in which of the two their option means, so look it up
-# before you compare runs. Chapter 07 shows what a larger global batch does to the training.
+# **global batch size** is 256. Training programs differ in which of the two their option means; look it up before
+# you compare runs. Chapter 07 shows what a larger global batch does to the training.
 
-# %% [markdown] id="no-sampler-why" lang="zh" sync="4a67215d:62574873"
+# %% [markdown] id="no-sampler-why" lang="zh" sync="b0ef7dc4:62574873"
 # 没有采样器，每个 rank 都要走完全部 4000 个样本。两个 rank 干了两倍的活，一轮的步数却和单进程一样：
 # 一点没变快，也没有任何提示。有了采样器，步数才减半。
 #
@@ -272,11 +271,11 @@ print("samples per step on both ranks together:", 2 * own_half.batch_size)
 # 各家训练程序的选项，有的指前者，有的指后者，比较之前先查清楚。全局批量变大对训练有什么影响，见第 07 章。
 
 # %% [markdown] id="padded-test" lang="en"
-# **Third**, a `DistributedSampler` in the test. Ten samples meet three ranks, in their natural order. Suppose the
-# model is wrong about samples 0 and 9 and right about the other eight. The sampler's option `drop_last=True` leaves out
-# samples instead of repeating some:
+# **Third**, a `DistributedSampler` in the test. Ten samples go to three ranks, without shuffling. Suppose the model
+# is wrong about samples 0 and 9 alone. The sampler's option `drop_last=True` leaves out samples instead of
+# repeating some:
 
-# %% [markdown] id="padded-test" lang="zh" sync="f3abcaf8:82ce85a7"
+# %% [markdown] id="padded-test" lang="zh" sync="843197f8:82ce85a7"
 # **第三个**，测试时也用 `DistributedSampler`。十个样本，三个 rank，不打乱。假设模型只在 0 号和 9 号样本上答错。
 # 采样器的选项 `drop_last=True` 不补齐，而是丢掉多出来的样本：
 
@@ -290,14 +289,16 @@ for name, drop_last in {"padding": False, "drop_last": True}.items():
 print(f"each once  8/10 = {8 / 10:.3f}")
 
 # %% [markdown] id="ten-on-three-read" lang="en"
-# Padding makes 12 of 10: samples 0 and 1 are tested twice. Sample 0 is a wrong one, so the accuracy comes out
-# too low. `drop_last` makes 9 of 10: sample 9, a wrong one, is never tested, and the accuracy comes out too
-# high. Both change with the number of ranks. In training they do little harm, since with `set_epoch` other
-# samples are repeated or left out in each epoch. In a test they make a wrong number, and no error: in
-# [RF-DETR](https://github.com/roboflow/rf-detr/issues/1507), for one, 21 test images on two GPUs became 22.
+# Padding makes 12 of 10: samples 0 and 1 are tested twice, and 0 is a wrong one, so the accuracy comes out too low.
+# `drop_last` makes 9: sample 9, a wrong one, is never tested, and the accuracy comes out too high. Both change with
+# the number of ranks.
 #
-# The cure needs no sampler. Each rank tests every third sample, one perhaps fewer than another. It counts two
-# things, right answers and samples. Both are added up over the ranks, and divided once.
+# In training this does little harm: with `set_epoch`, other samples are repeated or left out in each epoch. In a
+# test it gives a wrong number, and no error: in [RF-DETR](https://github.com/roboflow/rf-detr/issues/1507), for
+# one, 21 validation images on two GPUs became 22.
+#
+# The cure needs no sampler. With three ranks, each tests every third sample, even if some get one fewer. Each
+# counts two things, right answers and samples. Both are added up over the ranks, and divided once.
 
 # %% [markdown] id="ten-on-three-read" lang="zh" sync="a0a57e58:244a593d"
 # 补齐让 10 个变成 12 个：0 号和 1 号测了两遍，而 0 号正是答错的，准确率就偏低。`drop_last` 只测 9 个：
@@ -315,9 +316,9 @@ show_source(sampler.exact_accuracy)
 # %% [markdown] id="exact" lang="en"
 # Here `exact_accuracy` tests the model trained above on the 1,000 test digits, beside two common mistakes: `padded`
 # shares the digits out with a `DistributedSampler`; `mean of ranks` repeats none, but averages the ranks' own
-# accuracies instead of adding up.
+# accuracies.
 
-# %% [markdown] id="exact" lang="zh" sync="d072d4fe:f32ba6bd"
+# %% [markdown] id="exact" lang="zh" sync="cb8cf571:f32ba6bd"
 # 用 `exact_accuracy` 在 1000 个测试数字上测一测刚才训练好的模型，旁边放上两种常见的错法：`padded` 用
 # `DistributedSampler` 来分；`mean of ranks` 没有重复，却不求和，而是把各个 rank 自己的准确率拿来平均。
 
@@ -332,14 +333,14 @@ for n, test in tests.items():
 
 # %% [markdown] id="exact-read" lang="en"
 # The exact accuracy is the same on 1, 2 and 3 ranks, to the last digit, since whole numbers are added. The other
-# two change on 3 ranks: the sampler makes 1,002 tests of 1,000, and a mean of ranks gives the 334 samples of rank 0
-# as much weight as the 333 of rank 1.
+# two change on 3 ranks: the sampler makes 1,002 tests of 1,000, and the mean gives the 334 samples of rank 0 the
+# same weight as the 333 of rank 1.
 #
-# The project's training program does both things right. Its `test_loader` repeats nothing. Its `train_loader` holds
-# a `DistributedSampler`, and `batches`, which walks through that loader, demands the epoch: nobody can forget
+# The project's training program does both right. Its `test_loader` repeats nothing. Its `train_loader` holds a
+# `DistributedSampler`, and `batches`, which walks through that loader, demands the epoch: nobody can forget
 # `set_epoch`.
 
-# %% [markdown] id="exact-read" lang="zh" sync="bad08fe7:09de003e"
+# %% [markdown] id="exact-read" lang="zh" sync="169cd6c3:09de003e"
 # `exact` 一列加的都是整数，所以在 1、2、3 个 rank 上完全相同，直到最后一位。另外两列到 3 个 rank 就变了：
 # 采样器让 1000 个样本测了 1002 次；求平均则把 rank 0 的 334 个样本和 rank 1 的 333 个看得一样重。
 #
@@ -350,10 +351,10 @@ for n, test in tests.items():
 show_source(data.test_loader, data.batches)
 
 # %% [markdown] id="stream" lang="en"
-# **Fourth**, data without numbers. An `IterableDataset` hands out one sample after another, like lines read from
-# a file. A sampler has nothing to choose from:
+# **Fourth**, a stream. The samples of an `IterableDataset` have no numbers; they come one after another, like lines
+# read from a file. A sampler has nothing to choose from:
 
-# %% [markdown] id="stream" lang="zh" sync="15216e53:fc9b11c0"
+# %% [markdown] id="stream" lang="zh" sync="9eb6f96b:fc9b11c0"
 # **第四个**，数据流。`IterableDataset` 的样本没有编号，只会一个接一个地来，像一行一行地读文件。
 # 采样器没有编号可挑：
 
@@ -362,11 +363,11 @@ with shows(ValueError):
     DataLoader(sampler.Stream(10), sampler=DistributedSampler(range(10), num_replicas=2, rank=0))
 
 # %% [markdown] id="stream-source" lang="en"
-# Without a sampler, every rank reads the stream from its start. And a rank's `DataLoader` may have **workers**:
-# processes that fetch batches for it in the background. Each of them has a copy of the stream, and reads it from
-# the start too. `SharedStream` mends that, so read it closely:
+# So no sampler. But then every rank reads the stream from its start. So does every **worker** that a rank's
+# `DataLoader` may have: a process that fetches batches in the background, with its own copy of the stream.
+# `SharedStream` mends that; read it closely:
 
-# %% [markdown] id="stream-source" lang="zh" sync="082ee14e:a45a620d"
+# %% [markdown] id="stream-source" lang="zh" sync="8e1f81de:a45a620d"
 # 那就不用采样器。可这样一来，每个 rank 都会从头读这个流。`DataLoader` 还可以带几个**加载进程**（worker），
 # 在后台替 rank 取数据。每个加载进程手里又有一份流的副本，也从头读起。改好的是 `SharedStream`，请细读：
 
@@ -382,16 +383,17 @@ for name, shared in {"Stream": False, "SharedStream": True}.items():
     print(f"{name}: {len(came)} samples, each came", *set(came.values()), "times")
 
 # %% [markdown] id="stream-why" lang="en"
-# Two ranks with two workers each: every sample comes four times. An epoch takes four times as long as it should,
-# and nothing says so. In `SharedStream` a rank takes every second sample, and its workers share those between them.
-# `get_worker_info()` tells a worker its number. The rank is handed in when the stream is made: where workers are
-# [started by spawn](https://docs.pytorch.org/docs/stable/data.html#platform-specific-behaviors), as on macOS and
-# Windows, they know nothing of the process group (chapter 02).
+# Two ranks with two workers each: every sample comes four times. A rank reads 20 samples where 5 are its share, and
+# nothing tells you. `SharedStream` deals twice, each time with `islice`, which takes every n-th item: every second
+# sample goes to this rank, and these are dealt to its workers. `get_worker_info()` tells a worker its number. The
+# rank is handed in when the stream is made: on macOS and Windows a worker
+# [starts as a fresh process](https://docs.pytorch.org/docs/stable/data.html#platform-specific-behaviors), which does
+# not know for which rank it works (chapter 02).
 #
-# Here each rank has five of ten samples; of eleven, one rank would have six. Nothing pads a stream: chapter 09 shows
-# how ranks end together.
+# Here each rank has five of ten samples; of eleven, one rank would have six. Nothing pads a stream: chapter 09
+# shows how ranks end together.
 
-# %% [markdown] id="stream-why" lang="zh" sync="da114045:f21b918d"
+# %% [markdown] id="stream-why" lang="zh" sync="bea42cb7:f21b918d"
 # 两个 rank，每个带两个加载进程，于是每个样本来了四次：本该读 5 个的 rank 读了 20 个，却没有任何提示。
 # `SharedStream` 用两次 `islice` 来分：先是每个 rank 隔一个取一个，再由它的加载进程把取到的分掉。
 # 加载进程用 `get_worker_info()` 得知自己的编号。rank 却要在创建时传进去：在 macOS 和 Windows 上，加载进程是
@@ -404,13 +406,13 @@ for name, shared in {"Stream": False, "SharedStream": True}.items():
 # %% [markdown] id="your-turn" lang="en"
 # ## Your turn
 #
-# **1.** Write the sampler yourself. `shard` gives the numbers of one rank's samples, out of `n`. All ranks together
-# see every sample, each rank has equally many, and as few as possible come twice. Another `epoch` or another `seed`
-# gives another random order.
+# **1.** Write the sampler yourself. `shard` gives the sample numbers of one `rank`, out of `n` samples; `world` is
+# the world size. Together the ranks see every sample; each gets equally many, and as few as possible come twice.
+# Another `epoch` or `seed` gives another random order.
 #
-# `hint("sampler-1")` gives a hint, `solution("sampler-1")` the answer.
+# `hint("sampler-1")` gives a hint, `solution("sampler-1")` the answer; `"sampler-2"` does so for the second one.
 
-# %% [markdown] id="your-turn" lang="zh" sync="05c4e7d8:ea41f6bf"
+# %% [markdown] id="your-turn" lang="zh" sync="9ca25b3e:ea41f6bf"
 # ## 动手试试
 #
 # **1.** 自己写一个采样器：`shard` 给出 `rank` 在 `n` 个样本里分到的编号，`world` 是 rank 的总数。所有 rank
@@ -432,9 +434,9 @@ check("sampler-1", shard)
 # %% [markdown] id="exercise-2" lang="en"
 # **2.** Compute the exact accuracy over `n` samples. `is_right(3)` tests the model on sample 3 and says whether it
 # was right. Every rank calls your function. Test each sample on one rank, once, and return the same number on all
-# ranks. Inside the function, `dist.get_rank()` and `dist.get_world_size()` say where you are.
+# ranks. `dist.get_rank()` and `dist.get_world_size()` say where you are.
 
-# %% [markdown] id="exercise-2" lang="zh" sync="71cc5999:f2875835"
+# %% [markdown] id="exercise-2" lang="zh" sync="468cc04e:f2875835"
 # **2.** 算出 `n` 个样本上的准确率。`is_right(3)` 用模型测一次 3 号样本，告诉我们对不对。每个 rank 都会运行
 # 你的函数：每个样本只由一个 rank 测一次，所有 rank 返回同一个数。在函数里，用 `dist.get_rank()` 和
 # `dist.get_world_size()` 查自己是几号、一共有几个。

@@ -226,8 +226,8 @@ WRONG_SHARDS = {
     ),
     "no padding": (
         lambda n, rank, world, epoch, seed: drawn(n, seed + epoch)[rank::world],
-        "✗ of 20 samples rank 0 gets 7, rank 1 gets 7, rank 2 gets 6: whoever has more goes on alone and "
-        "waits for the others; repeat samples until each has 7.",
+        "✗ of 20 samples rank 0 gets 7, rank 1 gets 7, rank 2 gets 6: a rank with more would wait for "
+        "the others in vain; repeat samples until each has 7.",
         "✗ 共有 20 个样本，rank 0 分到 7 个，rank 1 分到 7 个，rank 2 分到 6 个：多的 rank 会多走一步，白等"
         "别人；请重复几个样本，让每个 rank 都有 7 个。",
     ),

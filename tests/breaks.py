@@ -370,6 +370,58 @@ ROWS = [
         ")",
         "tests/test_launch_kernel.py::test_the_end_of_a_kernel_ends_all_and_leaves_nothing[kill -9]",
     ),
+    Break(  # the sampler is never told the epoch
+        "ddp_src/lessons/sampler.py",
+        "            sampler.set_epoch(epoch)\n",
+        "            pass\n",
+        "tests/lessons/test_sampler.py::test_with_set_epoch_every_epoch_deals_all_samples_anew",
+    ),
+    Break(  # padding counted in a test
+        "ddp_src/lessons/sampler.py",
+        "mine = range(dist.get_rank(), len(digits), dist.get_world_size())",
+        "mine = list(DistributedSampler(digits, shuffle=False))",
+        "tests/lessons/test_sampler.py::"
+        "test_the_exact_accuracy_is_the_same_number_on_any_number_of_ranks[21-17-world_sizes2]",
+    ),
+    Break(  # the mean of the ranks' accuracies
+        "ddp_src/lessons/sampler.py",
+        "    return right / tested\n",
+        "    accuracy = torch.tensor(count_right(model, digits, mine) / max(1, len(mine)))\n"
+        "    dist.all_reduce(accuracy)\n"
+        "    return accuracy.item() / dist.get_world_size()\n",
+        "tests/lessons/test_sampler.py::"
+        "test_the_exact_accuracy_is_the_same_number_on_any_number_of_ranks[499-426-world_sizes1]",
+    ),
+    Break(  # every rank reads the whole stream
+        "ddp_src/lessons/sampler.py",
+        "islice(super().__iter__(), self.rank, None, self.world_size)",
+        "super().__iter__()",
+        "tests/lessons/test_sampler.py::test_a_shared_stream_comes_once_over_all_ranks_and_workers[2]",
+    ),
+    Break(  # every worker reads its rank's whole part
+        "ddp_src/lessons/sampler.py",
+        "return islice(mine, worker.id, None, worker.num_workers) if worker else mine",
+        "return mine",
+        "tests/lessons/test_sampler.py::test_a_shared_stream_comes_once_over_all_ranks_and_workers[2]",
+    ),
+    Break(
+        "ddp_src/exercises/sampler.py",
+        "    if first == second:",
+        "    if False:",
+        "tests/lessons/test_sampler.py::test_a_wrong_shard_is_told_what_it_did[no epoch]",
+    ),
+    Break(
+        "ddp_src/exercises/_exact_accuracy.py",
+        "    if counted == n:",
+        "    if True:",
+        "tests/lessons/test_sampler.py::test_a_wrong_accuracy_is_told_what_it_did[padded]",
+    ),
+    Break(  # the ring around a repeated sample
+        "ddp_src/plots/shares.py",
+        "        if len(owners) > 1:",
+        "        if False:",
+        "tests/test_plots_sampler.py::test_a_sample_seen_twice_is_ringed_and_no_other",
+    ),
 ]
 
 

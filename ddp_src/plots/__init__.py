@@ -1,16 +1,19 @@
 """Figures made from run logs. Ranks never import this: figures are drawn where the records are read."""
 
 from ddp_src.plots.accuracy import accuracy
+from ddp_src.plots.dealing import dealing
 from ddp_src.plots.diagram import one_step
 from ddp_src.plots.loss import losses
 from ddp_src.plots.phases import phases
 from ddp_src.plots.run import draw_run
+from ddp_src.plots.shares import shares
 from ddp_src.plots.style import RANK_COLORS, RANK_LINES, house_style, new_figure, rank_line, save, to_png
 
 __all__ = [
     "RANK_COLORS",
     "RANK_LINES",
     "accuracy",
+    "dealing",
     "draw_run",
     "house_style",
     "losses",
@@ -19,5 +22,6 @@ __all__ = [
     "phases",
     "rank_line",
     "save",
+    "shares",
     "to_png",
 ]

@@ -51,7 +51,7 @@ def _diagnose_time(timed: Timed) -> Feedback:
         return Feedback(
             f"on {ranks} ranks you give {given} ms, {data:.3g} of them for the data: each rank reads only "
             "its own part of the batch.",
-            f"{ranks} 个 rank 时你给出 {given} 毫秒，其中取数据占 {data:.3g} 毫秒：每个 rank 只读自己的那部分。",
+            f"{ranks} 个 rank 时你给出 {given} 毫秒，其中取数据占 {data:.3g} 毫秒：每个 rank 只读自己那份。",
         )
     times, wanted = " + ".join(f"{ms:g}" for ms in timed.phases), step_time(*timed.phases, ranks)
     return Feedback(

@@ -116,7 +116,7 @@ def _vector(given: object, whole: Tensor) -> Tensor:
     raise WrongAnswer(
         f"your function returns a {kind} of shape {list(vector.shape)} where {shape}, the shape of each "
         "part's gradient, is expected.",
-        f"你的函数返回了形状为 {list(vector.shape)} 的 {kind}，而这里要的形状是 {shape}，和每个部分的梯度一样。",
+        f"你的函数返回了形状为 {list(vector.shape)} 的 {kind}，而这里要的形状是 {shape}，和各部分的梯度一样。",
     )
 
 
@@ -148,7 +148,7 @@ EXERCISES = {
         solution=join,
     ),
     "one_process-2": Exercise(
-        cases=((8.0, 0.5, 0.5, 0.5, 1), (2.0, 3.0, 3.0, 0.5, 2), (0.25, 0.5, 0.75, 0.5, 64)),
+        cases=((8.0, 0.5, 0.5, 0.5, 4), (2.0, 3.0, 3.0, 0.5, 2), (0.25, 0.5, 0.75, 0.5, 64)),
         trial=try_step_time,
         judge=judge_step_times,
         hint=Feedback(

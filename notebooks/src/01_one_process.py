@@ -1,0 +1,494 @@
+# %% [markdown] id="title" lang="en"
+# # 01 · One process: what exactly will be parallel?
+#
+# Before two processes share a training step, look at what one process does in it. After this chapter you can:
+#
+# - measure where a step spends its time, and see whether the model is waiting for its data;
+# - say which parts of a step DDP divides among the ranks, and which part every rank repeats;
+# - say when the mean of the ranks' gradients is the gradient of the whole batch, and when it is not.
+
+# %% [markdown] id="title" lang="zh"
+# # 01 · 单进程：到底是什么在并行？
+#
+# 在让几个进程分担一步训练之前，先看清一个进程在一步里做了哪些事。读完这一章，我们就能：
+#
+# - 量出一步训练的时间花在了哪里，看出模型是不是在等数据；
+# - 说清一步当中哪些部分由 DDP 分给各个 rank（进程在组内的编号，也指这个进程），哪一部分每个 rank 都要重做；
+# - 判断各个 rank 的梯度求平均之后，什么时候等于整个 batch 的梯度，什么时候不等于。
+
+# %% id="setup"
+import tempfile
+
+import torch
+from PIL import Image
+
+from ddp_src import check, hint, plots, show_source, shows, solution, spawn, warm_up
+from ddp_src.data import MNISTDataset, load_digits
+from ddp_src.errors import DataError
+from ddp_src.lessons import one_process
+
+warm_up()  # gets the ranks' processes ready while you read on
+
+# %% [markdown] id="program" lang="en"
+# ## The program
+#
+# A training program has a data set, a model and a loop. **The data set** is a `.pth` file that holds two
+# tensors: the pixels, as whole numbers from 0 to 255, and the labels. This class reads it:
+
+# %% [markdown] id="program" lang="zh"
+# ## 这个程序
+#
+# 一个训练程序由三样东西组成：数据集、模型和训练循环。**数据集**是一个 `.pth` 文件，里面存着两个张量：
+# 像素（0 到 255 的整数）和标签。读它的类是这样的：
+
+# %% id="dataset-source"
+show_source(MNISTDataset)
+
+# %% [markdown] id="dataset" lang="en"
+# With one index it gives one sample, with a list of indices a whole batch, in one go. Here is such a file,
+# written and read:
+
+# %% [markdown] id="dataset" lang="zh"
+# 给它一个下标，得到一个样本；给它一列下标，一次得到整个 batch。下面写一个这样的文件，再读回来：
+
+# %% id="dataset-file"
+folder = tempfile.TemporaryDirectory()  # deleted when the notebook's kernel ends
+path = f"{folder.name}/mnist_train.pth"
+torch.save(tuple(load_digits(train=True)), path)
+
+digits = MNISTDataset(path)
+image, label = digits[3]
+images, labels = digits[[3, 1, 4]]
+print(f"{len(digits):,} digits; one sample {list(image.shape)}, a batch of three {list(images.shape)}")
+
+# %% [markdown] id="pictures" lang="en"
+# Two tensors, and nothing else, for a reason. A `.pth` file is a pickle, which can run code while it is
+# loaded. So `torch.load` takes only tensors, numbers, strings and their containers, unless
+# [told otherwise](https://docs.pytorch.org/docs/stable/generated/torch.load.html). A list of pictures, for
+# example, can be saved, but not loaded:
+
+# %% [markdown] id="pictures" lang="zh"
+# 只存两个张量，不存别的，这是有原因的。`.pth` 文件是 pickle 格式，载入时可能执行里面的代码。
+# 所以 `torch.load` 默认只接受张量、数、字符串和装着它们的容器
+# （[可以改，但不安全](https://docs.pytorch.org/docs/stable/generated/torch.load.html)）。
+# 比如存一列图片，存的时候没事，读的时候就不行了：
+
+# %% id="pictures-refused"
+pictures = f"{folder.name}/pictures.pth"
+torch.save([(Image.new("L", (28, 28)), 7)], pictures)
+with shows(DataError):
+    MNISTDataset(pictures)
+
+# %% [markdown] id="loop" lang="en"
+# **The model** is `SimpleModel`: 784 pixels, 100 hidden units, 10 classes, 79,510 weights. **The loop** is the
+# function below. One step has four phases, and the stopwatch is read after each:
+#
+# - **data**: get a batch of samples;
+# - **forward**: the forward pass, from the images to the loss;
+# - **backward**: the backward pass, from the loss to the **gradient**, which says for each weight how the loss
+#   changes with it;
+# - **update**: the optimizer changes the weights.
+
+# %% [markdown] id="loop" lang="zh"
+# **模型**是 `SimpleModel`：784 个像素，100 个隐藏单元，10 个类别，一共 79,510 个权重。
+# **训练循环**就是下面的函数。一步分成四个阶段，每个阶段结束时看一次秒表：
+#
+# - **data**：取一个 batch 的样本；
+# - **forward**：前向传播，从图像算到损失；
+# - **backward**：反向传播，从损失算出**梯度**，也就是每个权重变动时，损失怎样变；
+# - **update**：优化器修改权重。
+
+# %% id="loop-source"
+show_source(one_process.timed_steps)
+
+# %% [markdown] id="predict" lang="en"
+# ## Predict first
+#
+# In most programs the data set opens a picture with the library PIL, turns it into a tensor with `ToTensor`,
+# and does so for one sample after another, 128 times for a batch of 128. Where does a step of such a program
+# spend most of its time on a CPU?
+#
+# - (a) in forward and backward
+# - (b) in the update
+# - (c) in the data
+#
+# Write your letter down before you read on.
+
+# %% [markdown] id="predict" lang="zh"
+# ## 先猜一猜
+#
+# 大多数程序里，数据集用 PIL 库打开一幅图片，用 `ToTensor` 变成张量，一次处理一个样本；一个 batch 有 128 个，
+# 就要做 128 遍。在 CPU 上，这样的程序一步的时间主要花在哪里？
+#
+# - (a) 前向传播和反向传播
+# - (b) 更新权重
+# - (c) 取数据
+#
+# 先写下你的答案，再往下看。
+
+# %% [markdown] id="run" lang="en"
+# ## Run it
+#
+# Three ways to feed the same model the same digits, in batches of 128. They take turns, one step each: if the
+# machine has other work, all three are slowed alike. Each phase's time is the median over the steps.
+
+# %% [markdown] id="run" lang="zh"
+# ## 跑起来
+#
+# 同一个模型，同一批数字，每个 batch 128 个，用三种方式喂数据。三种方式轮流各走一步：机器上要是还有别的
+# 任务，三种方式会一样受影响。每个阶段的时间，取各步的中位数。
+
+# %% id="run-source"
+show_source(
+    one_process.time_feeds, one_process.load_by_sample, one_process.load_by_batch, one_process.in_turn
+)
+
+# %% [markdown] id="see" lang="en"
+# ## See it
+
+# %% [markdown] id="see" lang="zh"
+# ## 看结果
+
+# %% id="feeds"
+feeds = {
+    model: spawn(one_process.time_feeds, (model, n), nprocs=1)[0] for model, n in [("simple", 50), ("cnn", 5)]
+}
+plots.step_times(feeds["simple"])
+
+# %% [markdown] id="feeds-alt" alt="feeds" lang="en"
+# Fed picture by picture, a step is several times as long as when it is fed whole batches, and nearly all of it
+# is data. Fed tensor by tensor, about half of it is data; fed whole batches, a small part. Forward, backward
+# and update take the same time in all three.
+
+# %% [markdown] id="feeds-alt" alt="feeds" lang="zh"
+# 一幅一幅地喂图片，一步的时间是整批喂的好几倍，绝大部分花在取数据上。一个一个地喂张量，取数据约占一半；
+# 整批喂，取数据只占一小部分。三种方式的前向、反向和更新用时都一样。
+
+# %% id="feeds-claim"
+for model, by_feed in feeds.items():
+    for feed, step in by_feed.items():
+        seconds = step.data + step.forward + step.backward + step.update
+        print(
+            f"{model:6}  {feed:17}  data / step = {step.data / seconds:.2f}  {step.samples / seconds:7,.0f} samples/s"
+        )
+
+# %% [markdown] id="read" lang="en"
+# **The answer is (c).** Of the first bar, data is by far the largest part. The model's work is the same in all
+# three bars; only the feed differs. A batch fed by samples is 128 calls from Python, each with its own small
+# tensor, which are then copied together. A batch fed whole is one call, which copies 128 rows.
+#
+# - If you chose (a): you thought of a larger model, and there you are right. `cnn` has 15 times as many
+#   weights and, fed the same pictures, spends only a small part of its step on data.
+# - If you chose (b): you thought that changing every weight must cost much. 79,510 are few. Yet see the third
+#   bar: once the feed is fast, the update is no longer small beside the rest.
+#
+# So measure the feed first. A second process, or a GPU, that waits for data is no faster.
+
+# %% [markdown] id="read" lang="zh"
+# **答案是 (c)**。第一条里，取数据占了绝大部分。三条里模型做的事完全一样，差别只在喂数据的方式。
+# 逐个样本喂，一个 batch 要从 Python 里调用 128 次，每次得到一个小张量，最后还要拼到一起；
+# 整批喂，只调用一次，一口气复制 128 行。
+#
+# - 选 (a)，多半是想到了更大的模型，那样想没有错：`cnn` 的权重是它的 15 倍，喂同样的图片，取数据只占一步的
+#   一小部分。
+# - 选 (b)，多半是觉得每个权重都要改一遍，肯定很慢。其实 79,510 个权重并不多。不过看第三条：
+#   数据一旦喂得快，更新和其余部分相比就不小了。
+#
+# 所以先量一量喂数据的时间。如果一直在等数据，再多一个进程，或者换成 GPU，也快不了。
+
+# %% [markdown] id="divide" lang="en"
+# ## What is divided, and what is repeated
+#
+# DDP gives each rank a part of every batch, so each rank has a smaller batch to work on. What does that save?
+# Here the model is fed whole batches of 128 to 2,048 samples, again in turn.
+
+# %% [markdown] id="divide" lang="zh"
+# ## 什么被分摊，什么在重复
+#
+# DDP 把每个 batch 分给各个 rank，每个 rank 手里的 batch 就变小了。这样能省下什么？
+# 下面用 128 到 2,048 个样本的 batch 整批喂，还是轮流各走一步。
+
+# %% id="sizes"
+sizes = spawn(one_process.time_batch_sizes, ((128, 256, 512, 1024, 2048),), nprocs=1)[0]
+plots.step_times(sizes, first="update", ylabel="batch size (samples)")
+
+# %% [markdown] id="sizes-alt" alt="sizes" lang="en"
+# With the batch size, data, forward and backward grow from a short stretch to nearly the whole bar. The
+# update, drawn first, is equally long in every bar.
+
+# %% [markdown] id="sizes-alt" alt="sizes" lang="zh"
+# batch 越大，data、forward、backward 越长，从短短一段一直长到几乎占满整条。画在最左边的 update，
+# 每一条里都一样长。
+
+# %% id="sizes-claim"
+whole, half = sizes[2048], sizes[1024]
+for phase in ("data", "forward", "backward", "update"):
+    print(f"{phase:8}  time(1024) / time(2048) = {getattr(half, phase) / getattr(whole, phase):.2f}")
+for size in (2048, 256):
+    seconds = [s.data + s.forward + s.backward + s.update for s in (sizes[size], sizes[size // 2])]
+    print(f"step({size}) / step({size // 2}) = {seconds[0] / seconds[1]:.2f} < 2")
+
+# %% [markdown] id="divide-read" lang="en"
+# Data, forward and backward are work *per sample*: half the samples take about half the time. The update is
+# work *per weight*, and it takes as long for a small batch as for a large one. That answers this chapter's
+# question. **Data, forward and backward will be parallel**: each rank does them for its own part. **The update
+# is repeated**: every rank has all the weights, so every rank changes them all.
+#
+# The last two lines say how much faster a step can become on two ranks, even if they could talk for nothing:
+# never twice, and with a small batch much less. Part of every phase costs the same for any batch, too.
+
+# %% [markdown] id="divide-read" lang="zh"
+# data、forward、backward 是*按样本*算的工作：样本减半，时间大约也减半。update 是*按权重*算的工作：
+# batch 再小，时间也不变。这就回答了本章的问题：**并行的是取数据、前向传播和反向传播**，每个 rank 只做自己
+# 那一份；**更新是重复的**，每个 rank 都有全部权重，也就都要把全部权重改一遍。
+#
+# 最后两行是说：就算 rank 之间通信不花时间，两个 rank 最多能让一步快多少。怎么也到不了两倍，
+# batch 小的时候差得更远；而且每个阶段都有一点固定开销，batch 再小也省不掉。
+
+# %% [markdown] id="why" lang="en"
+# ## Why the parts make up the whole
+#
+# One thing is missing. The update needs the gradient of the whole batch, and each rank knows only that of its
+# own part. Write the loss of 8 samples as the mean of theirs, and split it in two halves:
+#
+# $$\frac{l_0+l_1+\cdots+l_7}{8} \;=\; \frac12\left(\frac{l_0+l_1+l_2+l_3}{4}+\frac{l_4+l_5+l_6+l_7}{4}\right)$$
+#
+# The gradient of a sum is the sum of the gradients. So the same holds with the gradients g0 … g7 in place of
+# the losses: **the mean of the halves' gradients is the gradient of the whole batch.** DDP rests on this line.
+#
+# You can see it. Below, each image shows the gradient for the 784 weights that lead from the pixels to one
+# hidden unit. The gradient of such a weight is the pixel's value times a number that is the same for all
+# pixels, so the gradient of one sample looks like the sample.
+
+# %% [markdown] id="why" lang="zh"
+# ## 为什么部分能拼成整体
+#
+# 还差一件事：更新要用整个 batch 的梯度，而每个 rank 只知道自己那一部分的。8 个样本的损失是它们各自损失的
+# 平均，把它分成两半来写：
+#
+# $$\frac{l_0+l_1+\cdots+l_7}{8} \;=\; \frac12\left(\frac{l_0+l_1+l_2+l_3}{4}+\frac{l_4+l_5+l_6+l_7}{4}\right)$$
+#
+# 和的梯度等于梯度的和，所以把损失换成梯度 g0 … g7，等式照样成立：**两半的梯度求平均，就是整个 batch 的梯度。**
+# DDP 就建立在这一行等式上。
+#
+# 这一点还能亲眼看到。从 784 个像素到同一个隐藏单元，有 784 个权重，下面每幅图画的就是它们的梯度。
+# 每个权重的梯度，等于像素值乘以一个对所有像素都相同的数，所以一个样本的梯度，看上去就像这个样本。
+
+# %% id="halves"
+images, labels = one_process.few_digits(8)
+each = [one_process.gradient(images[i : i + 1], labels[i : i + 1]) for i in range(8)]
+parts = [one_process.gradient(images[:4], labels[:4]), one_process.gradient(images[4:], labels[4:])]
+halves = plots.Joined(
+    "4 + 4", parts, joined=(parts[0] + parts[1]) / 2, whole=one_process.gradient(images, labels)
+)
+plots.gradient_of_halves(each, halves, picture=one_process.picture)
+
+# %% [markdown] id="halves-alt" alt="halves" lang="en"
+# Above, eight gradients, each in the shape of its digit from 0 to 7, some bright, some dark. Below, two
+# mixtures of four digits each, then their mean and the gradient of the whole batch, which look the same, then
+# the difference of these two: an even grey.
+
+# %% [markdown] id="halves-alt" alt="halves" lang="zh"
+# 上面一排是八个梯度，形状就是数字 0 到 7，有的亮，有的暗。下面一排，先是两幅图，各由四个数字混合而成；
+# 接着是这两幅的平均和整个 batch 的梯度，看不出区别；最后是两者之差，一片均匀的灰色。
+
+# %% id="halves-claim"
+print(
+    f"max|mean of both − whole batch| = {halves.off:.0e} < 1e-12: {halves.off < 1e-12}  (float64, 79,510 entries)"
+)
+images32 = images.float()
+parts32 = [one_process.gradient(images32[:4], labels[:4]), one_process.gradient(images32[4:], labels[4:])]
+off32 = (sum(parts32) / 2 - one_process.gradient(images32, labels)).abs().max().item()
+print(f"max|mean of both − whole batch| = {off32:.0e} < 1e-6: {off32 < 1e-6}  (float32)")
+
+# %% [markdown] id="halves-read" lang="en"
+# The line under the grey image is the largest difference among all 79,510 weights, not only the 784 that are
+# drawn; beside it stands the largest entry of the gradient itself. What is left is rounding: the two ways add
+# the same numbers in another order. So two ranks and one process agree closely, but not bit for bit.
+
+# %% [markdown] id="halves-read" lang="zh"
+# 灰色图下面写的是全部 79,510 个权重里最大的差，不只是画出来的那 784 个；它左边那个数，是梯度本身最大的一项。
+# 剩下的只是舍入：两种算法加的是同样的数，只是先后顺序不同。所以两个 rank 和一个进程的结果非常接近，
+# 但不是逐位相同。
+
+# %% [markdown] id="break" lang="en"
+# ## Break it: three ways to lose it
+#
+# The line above needs three things: equal parts, a mean in each part, and a mean over the parts. Take one away
+# at a time. This function runs on two ranks, with real DDP. Each rank computes its gradient twice: alone, and
+# with DDP, which hands both ranks the mean of their gradients.
+
+# %% [markdown] id="break" lang="zh"
+# ## 弄坏它：三种情况下等式不成立
+#
+# 上面的等式要三个条件：各部分一样大，部分之内求平均，部分之间也求平均。下面每次去掉一个。
+# 这个函数在两个 rank 上运行，用的是真正的 DDP。每个 rank 把梯度算两次：一次不用 DDP，一次用 DDP，
+# 后者会让两个 rank 都拿到两边梯度的平均。
+
+# %% id="break-source"
+show_source(
+    one_process.own_and_joined,
+    one_process.mean_loss,
+    one_process.summed_loss,
+    one_process.loss_times_ranks,
+    one_process.weighed_by_count,
+)
+
+# %% id="ways"
+ways = [
+    ((4, 4), "mean_loss"),
+    ((4, 1), "mean_loss"),
+    ((4, 4), "summed_loss"),
+    ((4, 4), "loss_times_ranks"),
+    ((4, 1), "weighed_by_count"),
+]
+rows = []
+for counts, loss in ways:
+    (own0, joined), (own1, on_rank1) = spawn(
+        one_process.own_and_joined, (counts, getattr(one_process, loss)), nprocs=2, backend="gloo"
+    )
+    total = sum(counts)
+    whole = one_process.gradient(images[:total], labels[:total])
+    rows.append(plots.Joined(f"{counts[0]} + {counts[1]}\n{loss}", [own0, own1], joined, whole))
+    print(
+        f"{counts[0]} + {counts[1]} {loss:17} max|DDP − whole batch| = {rows[-1].off:.2g}, rank 0 = rank 1: {torch.equal(joined, on_rank1)}"
+    )
+plots.joined_gradients(rows[1:], picture=one_process.picture)
+
+# %% [markdown] id="ways-alt" alt="ways" lang="en"
+# Four rows. 4 + 1 samples: rank 1's lone digit, a 4, shines through after DDP and is what the difference
+# shows; its largest entry is almost three times the largest of the true gradient. Summed loss and loss times
+# ranks: the right pattern, but too strong. 4 + 1 samples, weighed by count: the difference is an even grey.
+
+# %% [markdown] id="ways-alt" alt="ways" lang="zh"
+# 一共四行。4 + 1 个样本：rank 1 只有一个数字 4，DDP 之后它格外醒目，差值图里剩下的也正是它；差值最大的一项
+# 几乎是真正的梯度最大项的三倍。求和的损失、乘了 rank 数的损失：图案是对的，但都太强。4 + 1 个样本并按样本数
+# 加权：差值是一片均匀的灰色。
+
+# %% [markdown] id="ways-read" lang="en"
+# The first printed line is the identity again, now from DDP. In the next three, nothing fails, and both ranks
+# agree, on a wrong gradient:
+#
+# - **Unequal parts, 4 + 1.** The lone 4 makes up half of the mean instead of a fifth. The difference is the 4
+#   that counts too much. On this batch it is larger than the gradient itself.
+# - **Summed loss.** The sum over 4 samples is 4 times their mean, and so is the result.
+# - **Loss times ranks.** Right where gradients are *added* over ranks. DDP averages them already, so they come
+#   out twice as large, on eight ranks eight times.
+#
+# **Mended**, in the last row: each rank sums over its samples and divides by the number of samples *on all
+# ranks*. The factor `get_world_size()` cancels DDP's own division by the number of ranks.
+
+# %% [markdown] id="ways-read" lang="zh"
+# 打印的第一行还是那条等式，这回由 DDP 算出。后面三行都没有报错，两个 rank 的结果也完全一致，只是梯度是错的：
+#
+# - **两部分不一样大，4 + 1**。孤零零的那个 4 在平均里占了一半，本来只该占五分之一。差值图里的 4，就是多算的
+#   部分。对这个 batch 来说，误差比梯度本身还大。
+# - **损失求和**。4 个样本的和是平均的 4 倍，结果也就大了 4 倍。
+# - **损失乘以 rank 数**。各个 rank 的梯度*相加*时，这样写是对的。DDP 已经求过平均，于是大了一倍；
+#   八个 rank 就是八倍。
+#
+# **改正**见最后一行：每个 rank 把自己样本的损失加起来，除以*所有 rank 的*样本总数；再乘以
+# `get_world_size()`，是为了抵消 DDP 自己做的那次除法。
+
+# %% [markdown] id="hidden" lang="en"
+# By hand: let four samples have the gradient 1 and a fifth have 10. And parts can be unequal though they look
+# equal. `cross_entropy` leaves out samples with the label −100, as programs do that fill up short texts, and
+# takes the mean over the others. Here both halves have 4 samples, but in the second only one has a label:
+
+# %% [markdown] id="hidden" lang="zh"
+# 动笔算一算：四个样本的梯度是 1，第五个是 10。另外，看上去相等的两部分，也可能并不相等。
+# `cross_entropy` 会跳过标签为 −100 的样本，只对其余的求平均；给短文本补齐长度的程序就是这样用的。
+# 下面两半都是 4 个样本，但后一半只有一个带标签：
+
+# %% id="hidden-claim"
+print(f"4 + 1 by hand: mean of means = {(1 + 10) / 2}, mean over samples = {(4 * 1 + 1 * 10) / 5}")
+masked = labels.clone()
+masked[5:] = -100
+parts = [one_process.gradient(images[:4], masked[:4]), one_process.gradient(images[4:], masked[4:])]
+off = (sum(parts) / 2 - one_process.gradient(images, masked)).abs().max().item()
+print(f"4 + 4, three labels left out: max|mean of both − whole batch| = {off:.2g}")
+
+# %% [markdown] id="adam" lang="en"
+# The same error as for 4 + 1. Does an error show in training? How far does one update move the weights when
+# the gradient is 4 times too large, compared with the right one?
+
+# %% [markdown] id="adam" lang="zh"
+# 误差和 4 + 1 时一样。那么这样的错误，训练时看得出来吗？梯度大了 4 倍，和正确的梯度相比，
+# 一次更新会让权重多走多远？
+
+# %% id="adam-claim"
+for kind in (torch.optim.SGD, torch.optim.Adam):
+    ratio = one_process.size_of_update(kind, factor=4) / one_process.size_of_update(kind, factor=1)
+    print(f"{kind.__name__:4}  |Δw(4g)| / |Δw(g)| = {ratio:.2f}")
+
+# %% [markdown] id="adam-read" lang="en"
+# SGD, plain gradient descent, goes four times as far, and you may notice. Adam goes exactly as far as before:
+# it divides each gradient by a running estimate of its own size, so a constant factor cancels. With Adam a
+# summed loss trains well, and the mistake waits until you clip gradients or change the optimizer.
+
+# %% [markdown] id="adam-read" lang="zh"
+# SGD（普通的梯度下降）走了四倍远，也许还能察觉。Adam 却一点也没变：它会用梯度自身大小的滑动估计去除梯度，
+# 固定的倍数就被约掉了。所以用 Adam 时，把损失求和照样训练得好好的；等到要裁剪梯度，或者换一种优化器，
+# 错误才会冒出来。
+
+# %% [markdown] id="your-turn" lang="en"
+# ## Your turn
+#
+# **1.** Each part of a batch gives you the gradient of its mean loss, all of the same shape, and its number of
+# samples. Join them to the gradient of the whole batch's mean loss.
+
+# %% [markdown] id="your-turn" lang="zh"
+# ## 动手试试
+#
+# **1.** 一个 batch 分成几部分。已知每一部分平均损失的梯度（形状都相同）和样本数，
+# 怎样得到整个 batch 平均损失的梯度？请补完下面的函数。
+
+
+# %% id="exercise-join"
+def join(grads, counts):
+    """The whole batch's gradient, for example from two gradients and the counts [4, 1]."""
+    ...
+
+
+check("one_process-1", join)
+
+# %% [markdown] id="your-turn-2" lang="en"
+# **2.** You know how long each phase takes on one process. How long does the step take when several ranks divide
+# the batch, if talking costs nothing and each phase has no fixed costs?
+#
+# `hint("one_process-1")` gives a hint, `solution("one_process-1")` the answer; the same with `-2`.
+
+# %% [markdown] id="your-turn-2" lang="zh"
+# **2.** 已知单进程时每个阶段要多久。几个 rank 分担这个 batch，假设通信不花时间，各阶段也没有固定开销，
+# 一步要多久？
+#
+# 需要提示就运行 `hint("one_process-1")`，想看答案就运行 `solution("one_process-1")`；第 2 题把 `-1` 换成 `-2`。
+
+
+# %% id="exercise-time"
+def step_time(data, forward, backward, update, ranks):
+    """The time of one step on `ranks` ranks, in the unit of the four times."""
+    ...
+
+
+check("one_process-2", step_time)
+
+# %% [markdown] id="next" lang="en"
+# ## Next
+#
+# Now you know what two processes would share. Chapter 02 starts them, and asks what each of them has that the
+# other has not. Chapter 05 builds DDP from the identity of this chapter; chapter 16 comes back to the times.
+#
+# Sources: [the DDP design note](https://docs.pytorch.org/docs/stable/notes/ddp.html) ·
+# [Goyal and others, 2017](https://arxiv.org/abs/1706.02677), whose pitfalls include the loss that is divided by
+# the wrong number · [`cross_entropy`](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.cross_entropy.html)
+
+# %% [markdown] id="next" lang="zh"
+# ## 接下来
+#
+# 现在我们知道了两个进程要分担什么。第 02 章把它们启动起来，看看每个进程有哪些东西是另一个没有的。
+# 第 05 章从本章的等式出发，自己写出 DDP；第 16 章再回到时间上来。
+#
+# 参考资料：[DDP 设计说明](https://docs.pytorch.org/docs/stable/notes/ddp.html) ·
+# [Goyal 等人 2017 年的论文](https://arxiv.org/abs/1706.02677)，其中列举的陷阱就有“损失除错了数” ·
+# [`cross_entropy`](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.cross_entropy.html)

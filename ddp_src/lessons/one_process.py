@@ -68,7 +68,7 @@ def time_feeds(rank: int, model: str = "simple", steps: int = 50) -> dict[str, S
     return in_turn(loaders, steps, model)
 
 
-def time_batch_sizes(rank: int, sizes: Sequence[int], steps: int = 50) -> dict[int, Step]:
+def time_batch_sizes(rank: int, sizes: Sequence[int], steps: int = 80) -> dict[int, Step]:
     """The same for several batch sizes, each fed as whole batches."""
     digits = MNISTDataset.from_digits(load_digits(train=True))
     return in_turn({size: load_by_batch(digits, size) for size in sizes}, steps)

@@ -76,7 +76,8 @@ def _row(
     for rank in (0, 1):
         _frame(axes[rank], rank)
     axes[3].set_xlabel(f"max {row.whole.abs().max().item():.2f}")
-    axes[4].set_xlabel(f"max {row.off:.2f}" if row.off >= 0.01 else f"max {row.off:.0e}")
+    small = f"{row.off:.0e}" if row.off else "0"
+    axes[4].set_xlabel(f"max {row.off:.2f}" if row.off >= 0.01 else f"max {small}")
 
 
 def _images(axes: Sequence[Axes], images: Sequence[Tensor], titles: Sequence[str]) -> None:

@@ -26,6 +26,7 @@ from ddp_src import check, hint, plots, show_source, shows, solution, spawn, war
 from ddp_src.data import MNISTDataset, load_digits
 from ddp_src.errors import DataError
 from ddp_src.lessons import one_process
+from ddp_src.model import SimpleModel, build_model
 
 warm_up()  # gets the ranks' processes ready while you read on
 
@@ -80,8 +81,9 @@ with shows(DataError):
     MNISTDataset(pictures)
 
 # %% [markdown] id="loop" lang="en"
-# **The model** is `SimpleModel`: 784 pixels, 100 hidden units, 10 classes, 79,510 weights. **The loop** is the
-# function below. One step has four phases, and the stopwatch is read after each:
+# **The model** is `SimpleModel`: 784 pixels, 100 hidden units, 10 classes. In the outputs it is called
+# `simple`; beside it stands a larger one, `cnn`. **The loop** is the second piece of source below. One step has
+# four phases, and the stopwatch is read after each:
 #
 # - **data**: get a batch of samples;
 # - **forward**: the forward pass, from the images to the loss;
@@ -90,8 +92,8 @@ with shows(DataError):
 # - **update**: the optimizer changes the weights.
 
 # %% [markdown] id="loop" lang="zh"
-# **模型**是 `SimpleModel`：784 个像素，100 个隐藏单元，10 个类别，一共 79,510 个权重。
-# **训练循环**就是下面的函数。一步分成四个阶段，每个阶段结束时看一次秒表：
+# **模型**是 `SimpleModel`：784 个像素，100 个隐藏单元，10 个类别，输出里叫 `simple`；另外还有一个大一些的
+# `cnn`，用来对比。**训练循环**是下面的第二段代码。一步分成四个阶段，每个阶段结束时看一次秒表：
 #
 # - **data**：取一个 batch 的样本；
 # - **forward**：前向传播，从图像算到损失；
@@ -99,7 +101,9 @@ with shows(DataError):
 # - **update**：优化器修改权重。
 
 # %% id="loop-source"
-show_source(one_process.timed_steps)
+show_source(SimpleModel, one_process.timed_steps)
+for name in ("simple", "cnn"):
+    print(f"{name:6}  {sum(p.numel() for p in build_model(name).parameters()):9,} weights")
 
 # %% [markdown] id="predict" lang="en"
 # ## Predict first
@@ -151,18 +155,18 @@ show_source(
 
 # %% id="feeds"
 feeds = {
-    model: spawn(one_process.time_feeds, (model, n), nprocs=1)[0] for model, n in [("simple", 50), ("cnn", 5)]
+    model: spawn(one_process.time_feeds, (model, n), nprocs=1)[0] for model, n in [("simple", 50), ("cnn", 3)]
 }
 plots.step_times(feeds["simple"])
 
 # %% [markdown] id="feeds-alt" alt="feeds" lang="en"
 # Fed picture by picture, a step is several times as long as when it is fed whole batches, and nearly all of it
-# is data. Fed tensor by tensor, about half of it is data; fed whole batches, a small part. Forward, backward
+# is data. Fed tensor by tensor, a large part still is; fed whole batches, a small one. Forward, backward
 # and update take the same time in all three.
 
 # %% [markdown] id="feeds-alt" alt="feeds" lang="zh"
-# 一幅一幅地喂图片，一步的时间是整批喂的好几倍，绝大部分花在取数据上。一个一个地喂张量，取数据约占一半；
-# 整批喂，取数据只占一小部分。三种方式的前向、反向和更新用时都一样。
+# 一幅一幅地喂图片，一步的时间是整批喂的好几倍，绝大部分花在取数据上。一个一个地喂张量，取数据仍占很大一块；
+# 整批喂，就只占一小块了。三种方式的前向、反向和更新用时都一样。
 
 # %% id="feeds-claim"
 for model, by_feed in feeds.items():
@@ -200,16 +204,16 @@ for model, by_feed in feeds.items():
 # ## What is divided, and what is repeated
 #
 # DDP gives each rank a part of every batch, so each rank has a smaller batch to work on. What does that save?
-# Here the model is fed whole batches of 128 to 2,048 samples, again in turn.
+# Here the model is fed whole batches of 64 to 1,024 samples, again in turn.
 
 # %% [markdown] id="divide" lang="zh"
 # ## 什么被分摊，什么在重复
 #
 # DDP 把每个 batch 分给各个 rank，每个 rank 手里的 batch 就变小了。这样能省下什么？
-# 下面用 128 到 2,048 个样本的 batch 整批喂，还是轮流各走一步。
+# 下面用 64 到 1,024 个样本的 batch 整批喂，还是轮流各走一步。
 
 # %% id="sizes"
-sizes = spawn(one_process.time_batch_sizes, ((128, 256, 512, 1024, 2048),), nprocs=1)[0]
+sizes = spawn(one_process.time_batch_sizes, ((64, 128, 256, 512, 1024),), nprocs=1)[0]
 plots.step_times(sizes, first="update", ylabel="batch size (samples)")
 
 # %% [markdown] id="sizes-alt" alt="sizes" lang="en"
@@ -221,12 +225,12 @@ plots.step_times(sizes, first="update", ylabel="batch size (samples)")
 # 每一条里都一样长。
 
 # %% id="sizes-claim"
-whole, half = sizes[2048], sizes[1024]
+whole, half = sizes[1024], sizes[512]
 for phase in ("data", "forward", "backward", "update"):
-    print(f"{phase:8}  time(1024) / time(2048) = {getattr(half, phase) / getattr(whole, phase):.2f}")
-for size in (2048, 256):
+    print(f"{phase:8}  time(512) / time(1024) = {getattr(half, phase) / getattr(whole, phase):.2f}")
+for size in (1024, 128):
     seconds = [s.data + s.forward + s.backward + s.update for s in (sizes[size], sizes[size // 2])]
-    print(f"step({size}) / step({size // 2}) = {seconds[0] / seconds[1]:.2f} < 2")
+    print(f"step({size}) / step({size // 2}) = {seconds[0] / seconds[1]:.2f}")
 
 # %% [markdown] id="divide-read" lang="en"
 # Data, forward and backward are work *per sample*: half the samples take about half the time. The update is
@@ -234,16 +238,18 @@ for size in (2048, 256):
 # question. **Data, forward and backward will be parallel**: each rank does them for its own part. **The update
 # is repeated**: every rank has all the weights, so every rank changes them all.
 #
-# The last two lines say how much faster a step can become on two ranks, even if they could talk for nothing:
-# never twice, and with a small batch much less. Part of every phase costs the same for any batch, too.
+# The last two lines say how much faster two ranks can make a step, even if they could talk for nothing. With
+# 1,024 samples the update keeps it below twice; with 128 it hardly pays, since then the update is most of the
+# step, and each other phase has a part that costs the same for any batch.
 
 # %% [markdown] id="divide-read" lang="zh"
 # data、forward、backward 是*按样本*算的工作：样本减半，时间大约也减半。update 是*按权重*算的工作：
 # batch 再小，时间也不变。这就回答了本章的问题：**并行的是取数据、前向传播和反向传播**，每个 rank 只做自己
 # 那一份；**更新是重复的**，每个 rank 都有全部权重，也就都要把全部权重改一遍。
 #
-# 最后两行是说：就算 rank 之间通信不花时间，两个 rank 最多能让一步快多少。怎么也到不了两倍，
-# batch 小的时候差得更远；而且每个阶段都有一点固定开销，batch 再小也省不掉。
+# 最后两行是说：就算 rank 之间通信不花时间，两个 rank 最多能让一步快多少倍。batch 是 1,024 时，有更新拖着，
+# 到不了两倍；batch 是 128 时几乎没有好处：更新成了一步里的大头，而且另外几个阶段也各有一点固定开销，
+# batch 再小也省不掉。
 
 # %% [markdown] id="why" lang="en"
 # ## Why the parts make up the whole
@@ -351,7 +357,7 @@ for counts, loss in ways:
     whole = one_process.gradient(images[:total], labels[:total])
     rows.append(plots.Joined(f"{counts[0]} + {counts[1]}\n{loss}", [own0, own1], joined, whole))
     print(
-        f"{counts[0]} + {counts[1]} {loss:17} max|DDP − whole batch| = {rows[-1].off:.2g}, rank 0 = rank 1: {torch.equal(joined, on_rank1)}"
+        f"{counts[0]} + {counts[1]} {loss:17} max|DDP − whole| = {rows[-1].off:.1e}, max|whole| = {whole.abs().max():.2f}, rank 0 = rank 1: {torch.equal(joined, on_rank1)}"
     )
 plots.joined_gradients(rows[1:], picture=one_process.picture)
 
@@ -391,14 +397,17 @@ plots.joined_gradients(rows[1:], picture=one_process.picture)
 # `get_world_size()`，是为了抵消 DDP 自己做的那次除法。
 
 # %% [markdown] id="hidden" lang="en"
-# By hand: let four samples have the gradient 1 and a fifth have 10. And parts can be unequal though they look
-# equal. `cross_entropy` leaves out samples with the label −100, as programs do that fill up short texts, and
-# takes the mean over the others. Here both halves have 4 samples, but in the second only one has a label:
+# By hand: if four samples have the gradient 1 and a fifth has 10, then the mean of the two means is about twice
+# the mean over the samples. `DistributedSampler` keeps parts equal by repeating samples (chapter 04), but parts
+# can be unequal in secret. `cross_entropy` skips samples with the label −100, by which programs mark the
+# filling at the end of short texts, and takes the mean over the others. Here both halves have 4 samples, and
+# in the second only one has a label:
 
 # %% [markdown] id="hidden" lang="zh"
-# 动笔算一算：四个样本的梯度是 1，第五个是 10。另外，看上去相等的两部分，也可能并不相等。
-# `cross_entropy` 会跳过标签为 −100 的样本，只对其余的求平均；给短文本补齐长度的程序就是这样用的。
-# 下面两半都是 4 个样本，但后一半只有一个带标签：
+# 动笔算一算：四个样本的梯度是 1，第五个是 10，两部分的平均再求平均，差不多是全部样本平均的两倍。
+# `DistributedSampler` 会重复几个样本，让各部分一样大（第 04 章）；但有时候，看上去相等的两部分其实并不相等。
+# `cross_entropy` 会跳过标签为 −100 的样本，只对其余的求平均，程序常用这个标签来标记短文本末尾补上的内容。
+# 下面两半都是 4 个样本，后一半却只有一个带标签：
 
 # %% id="hidden-claim"
 print(f"4 + 1 by hand: mean of means = {(1 + 10) / 2}, mean over samples = {(4 * 1 + 1 * 10) / 5}")
@@ -406,14 +415,16 @@ masked = labels.clone()
 masked[5:] = -100
 parts = [one_process.gradient(images[:4], masked[:4]), one_process.gradient(images[4:], masked[4:])]
 off = (sum(parts) / 2 - one_process.gradient(images, masked)).abs().max().item()
-print(f"4 + 4, three labels left out: max|mean of both − whole batch| = {off:.2g}")
+print(f"4 + 4, three labels left out: max|mean of both − whole batch| = {off:.1e}")
 
 # %% [markdown] id="adam" lang="en"
-# The same error as for 4 + 1. Does an error show in training? How far does one update move the weights when
+# The same error as for 4 + 1. (BatchNorm, which looks at all samples of a batch at once, breaks the line in yet
+# another way: chapter 08.) Does such an error show in training? How far does one update move the weights when
 # the gradient is 4 times too large, compared with the right one?
 
 # %% [markdown] id="adam" lang="zh"
-# 误差和 4 + 1 时一样。那么这样的错误，训练时看得出来吗？梯度大了 4 倍，和正确的梯度相比，
+# 误差和 4 + 1 时一样。（批归一化 BatchNorm 会同时看一个 batch 的所有样本，等式会以另一种方式失效，
+# 见第 08 章。）那么这样的错误，训练时看得出来吗？梯度大了 4 倍，和正确的梯度相比，
 # 一次更新会让权重多走多远？
 
 # %% id="adam-claim"

@@ -3,7 +3,7 @@
 #
 # Before two processes share a training step, look at what one process does in it. After this chapter you can:
 #
-# - measure where a step spends its time, and see whether the model is waiting for its data;
+# - measure where a training step spends its time;
 # - say which parts of a step DDP divides among the ranks, and which part every rank repeats;
 # - say when the mean of the ranks' gradients is the gradient of the whole batch, and when it is not.
 
@@ -12,8 +12,9 @@
 #
 # 在让几个进程分担一步训练之前，先看清一个进程在一步里做了哪些事。读完这一章，我们就能：
 #
-# - 量出一步训练的时间花在了哪里，看出模型是不是在等数据；
-# - 说清一步当中哪些部分由 DDP 分给各个 rank（进程在组内的编号，也指这个进程），哪一部分每个 rank 都要重做；
+# - 量出一步训练的时间花在了哪里；
+# - 说清一步当中哪些部分由 DDP（分布式数据并行）分给各个 rank（进程在组内的编号，也指这个进程），哪一部分
+#   每个 rank 都要重做；
 # - 判断各个 rank 的梯度求平均之后，什么时候等于整个 batch 的梯度，什么时候不等于。
 
 # %% id="setup"
@@ -97,7 +98,7 @@ with shows(DataError):
 #
 # - **data**：取一个 batch 的样本；
 # - **forward**：前向传播，从图像算到损失；
-# - **backward**：反向传播，从损失算出**梯度**，也就是每个权重变动时，损失怎样变；
+# - **backward**：反向传播，从损失算出**梯度**（gradient），也就是每个权重变动时，损失怎样变；
 # - **update**：优化器修改权重。
 
 # %% id="loop-source"
@@ -108,9 +109,9 @@ for name in ("simple", "cnn"):
 # %% [markdown] id="predict" lang="en"
 # ## Predict first
 #
-# In most programs the data set opens a picture with the library PIL, turns it into a tensor with `ToTensor`,
-# and does so for one sample after another, 128 times for a batch of 128. Where does a step of such a program
-# spend most of its time on a CPU?
+# In many programs, as in the mended listing of chapter 00, the data set makes a picture for the library PIL,
+# turns it into a tensor with `ToTensor`, and does so for one sample after another, 128 times for a batch of 128.
+# Where does a step of such a program spend most of its time on a CPU?
 #
 # - (a) in forward and backward
 # - (b) in the update
@@ -121,8 +122,8 @@ for name in ("simple", "cnn"):
 # %% [markdown] id="predict" lang="zh"
 # ## 先猜一猜
 #
-# 大多数程序里，数据集用 PIL 库打开一幅图片，用 `ToTensor` 变成张量，一次处理一个样本；一个 batch 有 128 个，
-# 就要做 128 遍。在 CPU 上，这样的程序一步的时间主要花在哪里？
+# 许多程序（包括第 00 章里改好的那份代码）是这样取数据的：先做成图像库 PIL 的图片，再用 `ToTensor` 变成张量，
+# 一次处理一个样本；一个 batch 有 128 个，就要做 128 遍。在 CPU 上，这样的程序一步的时间主要花在哪里？
 #
 # - (a) 前向传播和反向传播
 # - (b) 更新权重
@@ -133,14 +134,16 @@ for name in ("simple", "cnn"):
 # %% [markdown] id="run" lang="en"
 # ## Run it
 #
-# Three ways to feed the same model the same digits, in batches of 128. They take turns, one step each: if the
-# machine has other work, all three are slowed alike. Each phase's time is the median over the steps.
+# Three ways to feed the same model the same digits, in batches of 128. They take turns, one step each, so that
+# whatever else the machine does meets all three. On a CPU the clock counts only this process's own work, not the
+# turns of other programs in between. Each phase's time is the median over the steps.
 
 # %% [markdown] id="run" lang="zh"
 # ## 跑起来
 #
-# 同一个模型，同一批数字，每个 batch 128 个，用三种方式喂数据。三种方式轮流各走一步：机器上要是还有别的
-# 任务，三种方式会一样受影响。每个阶段的时间，取各步的中位数。
+# 同一个模型，同一批数字，每个 batch 128 个，用三种方式喂数据。三种方式轮流各走一步，机器上要是还有别的
+# 任务，三种方式受的影响也一样。在 CPU 上，秒表只计这个进程真正干活的时间，中途轮到别的程序的时间不算。
+# 每个阶段的时间，取各步的中位数。
 
 # %% id="run-source"
 show_source(
@@ -149,9 +152,13 @@ show_source(
 
 # %% [markdown] id="see" lang="en"
 # ## See it
+#
+# One bar for each feed of the small model. Behind the bar stand its length and the share of data in it.
 
 # %% [markdown] id="see" lang="zh"
 # ## 看结果
+#
+# 每种喂法一条，用的是小模型。条的右边写着它的总长，以及取数据占多少。
 
 # %% id="feeds"
 feeds = {
@@ -162,11 +169,11 @@ plots.step_times(feeds["simple"])
 # %% [markdown] id="feeds-alt" alt="feeds" lang="en"
 # Fed picture by picture, a step is several times as long as when it is fed whole batches, and nearly all of it
 # is data. Fed tensor by tensor, a large part still is; fed whole batches, a small one. Forward, backward
-# and update take the same time in all three.
+# and update take about the same time in all three.
 
 # %% [markdown] id="feeds-alt" alt="feeds" lang="zh"
 # 一幅一幅地喂图片，一步的时间是整批喂的好几倍，绝大部分花在取数据上。一个一个地喂张量，取数据仍占很大一块；
-# 整批喂，就只占一小块了。三种方式的前向、反向和更新用时都一样。
+# 整批喂，就只占一小块了。三种方式的前向、反向和更新用时都差不多。
 
 # %% id="feeds-claim"
 for model, by_feed in feeds.items():
@@ -186,7 +193,7 @@ for model, by_feed in feeds.items():
 # - If you chose (b): you thought that changing every weight must cost much. 79,510 are few. Yet see the third
 #   bar: once the feed is fast, the update is no longer small beside the rest.
 #
-# So measure the feed first. A second process, or a GPU, that waits for data is no faster.
+# So measure the feed first. A GPU, for example, would shorten only the small parts of the first bar.
 
 # %% [markdown] id="read" lang="zh"
 # **答案是 (c)**。第一条里，取数据占了绝大部分。三条里模型做的事完全一样，差别只在喂数据的方式。
@@ -198,7 +205,7 @@ for model, by_feed in feeds.items():
 # - 选 (b)，多半是觉得每个权重都要改一遍，肯定很慢。其实 79,510 个权重并不多。不过看第三条：
 #   数据一旦喂得快，更新和其余部分相比就不小了。
 #
-# 所以先量一量喂数据的时间。如果一直在等数据，再多一个进程，或者换成 GPU，也快不了。
+# 所以先量一量喂数据的时间。拿第一条来说，就算换成 GPU，缩短的也只是右边那几小块。
 
 # %% [markdown] id="divide" lang="en"
 # ## What is divided, and what is repeated
@@ -239,16 +246,16 @@ for size in (1024, 128):
 # is repeated**: every rank has all the weights, so every rank changes them all.
 #
 # The last two lines say how much faster two ranks can make a step, even if they could talk for nothing. With
-# 1,024 samples the update keeps it below twice; with 128 it hardly pays, since then the update is most of the
-# step, and each other phase has a part that costs the same for any batch.
+# 1,024 samples they fall short of twice, since the update is not divided. With 128 they gain little: the update
+# is a large part of such a step, and every other phase has a part that costs the same for any batch.
 
 # %% [markdown] id="divide-read" lang="zh"
 # data、forward、backward 是*按样本*算的工作：样本减半，时间大约也减半。update 是*按权重*算的工作：
 # batch 再小，时间也不变。这就回答了本章的问题：**并行的是取数据、前向传播和反向传播**，每个 rank 只做自己
 # 那一份；**更新是重复的**，每个 rank 都有全部权重，也就都要把全部权重改一遍。
 #
-# 最后两行是说：就算 rank 之间通信不花时间，两个 rank 最多能让一步快多少倍。batch 是 1,024 时，有更新拖着，
-# 到不了两倍；batch 是 128 时几乎没有好处：更新成了一步里的大头，而且另外几个阶段也各有一点固定开销，
+# 最后两行是说：就算 rank 之间通信不花时间，两个 rank 最多能让一步快多少倍。batch 是 1,024 时，更新没有
+# 分摊，所以到不了两倍；batch 是 128 时好处更小：更新在一步里占了很大一块，另外几个阶段也各有一点固定开销，
 # batch 再小也省不掉。
 
 # %% [markdown] id="why" lang="en"
@@ -433,12 +440,12 @@ for kind in (torch.optim.SGD, torch.optim.Adam):
     print(f"{kind.__name__:4}  |Δw(4g)| / |Δw(g)| = {ratio:.2f}")
 
 # %% [markdown] id="adam-read" lang="en"
-# SGD, plain gradient descent, goes four times as far, and you may notice. Adam goes exactly as far as before:
-# it divides each gradient by a running estimate of its own size, so a constant factor cancels. With Adam a
+# SGD, plain gradient descent, goes four times as far, and you may notice. Adam goes as far as before: it
+# divides each gradient by a running estimate of its own size, so a constant factor cancels. With Adam a
 # summed loss trains well, and the mistake waits until you clip gradients or change the optimizer.
 
 # %% [markdown] id="adam-read" lang="zh"
-# SGD（普通的梯度下降）走了四倍远，也许还能察觉。Adam 却一点也没变：它会用梯度自身大小的滑动估计去除梯度，
+# SGD（普通的梯度下降）走了四倍远，也许还能察觉。Adam 却还是走原来那么远：它会用梯度自身大小的滑动估计去除梯度，
 # 固定的倍数就被约掉了。所以用 Adam 时，把损失求和照样训练得好好的；等到要裁剪梯度，或者换一种优化器，
 # 错误才会冒出来。
 

@@ -1,5 +1,7 @@
 """Chapter 01: what is timed, when parts make up the whole and when not, and what the exercises say."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -34,10 +36,36 @@ class Counter:
 
 
 def test_each_phase_gets_its_own_lap_and_the_time_between_steps_none(digits, monkeypatch):
-    monkeypatch.setattr(one_process, "Stopwatch", Counter)
+    monkeypatch.setattr(one_process, "WorkClock", Counter)
     steps = one_process.timed_steps(DataLoader(digits, 4), SimpleModel(), CPU)
     phases = [(s.data, s.forward, s.backward, s.update) for s in (next(steps), next(steps))]
     assert phases == [(1, 2, 3, 4), (6, 7, 8, 9)]
+
+
+def readings(*seconds):
+    return iter(seconds).__next__
+
+
+def test_on_a_cpu_the_clock_counts_the_work_of_this_thread(monkeypatch):
+    monkeypatch.setattr(one_process.time, "get_clock_info", lambda name: SimpleNamespace(resolution=1e-9))
+    monkeypatch.setattr(one_process.time, "thread_time", readings(1.0, 3.5, 4.0))
+    clock = one_process.WorkClock(CPU)
+    assert [clock.lap(), clock.lap()] == [2.5, 0.5]
+
+
+@pytest.mark.parametrize(("device", "resolution", "synchronised"), [("cuda", 1e-9, 2), ("cpu", 0.015, 0)])
+def test_on_a_gpu_and_where_work_is_not_measured_it_counts_every_second(
+    device, resolution, synchronised, monkeypatch
+):
+    calls = []
+    monkeypatch.setattr(
+        one_process.time, "get_clock_info", lambda name: SimpleNamespace(resolution=resolution)
+    )
+    monkeypatch.setattr(one_process.time, "perf_counter", readings(1.0, 3.5, 4.0))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: calls.append(1))
+    clock = one_process.WorkClock(torch.device(device))
+    assert [clock.lap(), clock.lap()] == [2.5, 0.5]
+    assert len(calls) == synchronised
 
 
 def test_the_timed_loop_trains_like_a_plain_one(digits):

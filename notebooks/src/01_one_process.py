@@ -7,7 +7,7 @@
 # - say which parts of a step DDP divides among the ranks, and which part every rank repeats;
 # - say when the mean of the ranks' gradients is the gradient of the whole batch, and when it is not.
 
-# %% [markdown] id="title" lang="zh"
+# %% [markdown] id="title" lang="zh" sync="d87143f1:71487499"
 # # 01 · 单进程：到底是什么在并行？
 #
 # 在让几个进程分担一步训练之前，先看清一个进程在一步里做了哪些事。读完这一章，我们就能：
@@ -37,7 +37,7 @@ warm_up()  # gets the ranks' processes ready while you read on
 # A training program has a data set, a model and a loop. **The data set** is a `.pth` file that holds two
 # tensors: the pixels, as whole numbers from 0 to 255, and the labels. This class reads it:
 
-# %% [markdown] id="program" lang="zh"
+# %% [markdown] id="program" lang="zh" sync="b9ecbc23:543e68bd"
 # ## 这个程序
 #
 # 一个训练程序由三样东西组成：数据集、模型和训练循环。**数据集**是一个 `.pth` 文件，里面存着两个张量：
@@ -50,7 +50,7 @@ show_source(MNISTDataset)
 # With one index it gives one sample, with a list of indices a whole batch, in one go. Here is such a file,
 # written and read:
 
-# %% [markdown] id="dataset" lang="zh"
+# %% [markdown] id="dataset" lang="zh" sync="9d6fe5be:eea9cade"
 # 给它一个下标，得到一个样本；给它一列下标，一次得到整个 batch。下面写一个这样的文件，再读回来：
 
 # %% id="dataset-file"
@@ -69,7 +69,7 @@ print(f"{len(digits):,} digits; one sample {list(image.shape)}, a batch of three
 # [told otherwise](https://docs.pytorch.org/docs/stable/generated/torch.load.html). A list of pictures, for
 # example, can be saved, but not loaded:
 
-# %% [markdown] id="pictures" lang="zh"
+# %% [markdown] id="pictures" lang="zh" sync="3e138ae9:81f467ad"
 # 只存两个张量，不存别的，这是有原因的。`.pth` 文件是 pickle 格式，载入时可能执行里面的代码。
 # 所以 `torch.load` 默认只接受张量、数、字符串和装着它们的容器
 # （[可以改，但不安全](https://docs.pytorch.org/docs/stable/generated/torch.load.html)）。
@@ -92,7 +92,7 @@ with shows(DataError):
 #   changes with it;
 # - **update**: the optimizer changes the weights.
 
-# %% [markdown] id="loop" lang="zh"
+# %% [markdown] id="loop" lang="zh" sync="1f81677c:c6497fe8"
 # **模型**是 `SimpleModel`：784 个像素，100 个隐藏单元，10 个类别，输出里叫 `simple`；另外还有一个大一些的
 # `cnn`，用来对比。**训练循环**是下面的第二段代码。一步分成四个阶段，每个阶段结束时看一次秒表：
 #
@@ -109,9 +109,9 @@ for name in ("simple", "cnn"):
 # %% [markdown] id="predict" lang="en"
 # ## Predict first
 #
-# In many programs, as in the mended listing of chapter 00, the data set makes a picture for the library PIL,
-# turns it into a tensor with `ToTensor`, and does so for one sample after another, 128 times for a batch of 128.
-# Where does a step of such a program spend most of its time on a CPU?
+# Many programs, those with torchvision's own MNIST among them, make a picture with the library PIL, turn it into
+# a tensor with `ToTensor`, and do so for one sample after another, 128 times for a batch of 128. Where does a
+# step of such a program spend most of its time on a CPU?
 #
 # - (a) in forward and backward
 # - (b) in the update
@@ -119,11 +119,11 @@ for name in ("simple", "cnn"):
 #
 # Write your letter down before you read on.
 
-# %% [markdown] id="predict" lang="zh"
+# %% [markdown] id="predict" lang="zh" sync="265b7be0:041410ff"
 # ## 先猜一猜
 #
-# 许多程序（包括第 00 章里改好的那份代码）是这样取数据的：先做成图像库 PIL 的图片，再用 `ToTensor` 变成张量，
-# 一次处理一个样本；一个 batch 有 128 个，就要做 128 遍。在 CPU 上，这样的程序一步的时间主要花在哪里？
+# 许多程序（包括用 torchvision 自带 MNIST 的）是这样取数据的：先做成图像库 PIL 的图片，再用 `ToTensor` 变成
+# 张量，一次处理一个样本；一个 batch 有 128 个，就要做 128 遍。在 CPU 上，这样的程序一步的时间主要花在哪里？
 #
 # - (a) 前向传播和反向传播
 # - (b) 更新权重
@@ -138,7 +138,7 @@ for name in ("simple", "cnn"):
 # whatever else the machine does meets all three. On a CPU the clock counts only this process's own work, not the
 # turns of other programs in between. Each phase's time is the median over the steps.
 
-# %% [markdown] id="run" lang="zh"
+# %% [markdown] id="run" lang="zh" sync="11b91d17:a86a97cf"
 # ## 跑起来
 #
 # 同一个模型，同一批数字，每个 batch 128 个，用三种方式喂数据。三种方式轮流各走一步，机器上要是还有别的
@@ -153,9 +153,9 @@ show_source(
 # %% [markdown] id="see" lang="en"
 # ## See it
 #
-# One bar for each feed of the small model. Behind the bar stand its length and the share of data in it.
+# One bar for each feed of the small model. Beside each stand its length and the share of data in it.
 
-# %% [markdown] id="see" lang="zh"
+# %% [markdown] id="see" lang="zh" sync="6c21b875:17629db2"
 # ## 看结果
 #
 # 每种喂法一条，用的是小模型。条的右边写着它的总长，以及取数据占多少。
@@ -171,7 +171,7 @@ plots.step_times(feeds["simple"])
 # is data. Fed tensor by tensor, a large part still is; fed whole batches, a small one. Forward, backward
 # and update take about the same time in all three.
 
-# %% [markdown] id="feeds-alt" alt="feeds" lang="zh"
+# %% [markdown] id="feeds-alt" alt="feeds" lang="zh" sync="71fd9001:ae7ad03e"
 # 一幅一幅地喂图片，一步的时间是整批喂的好几倍，绝大部分花在取数据上。一个一个地喂张量，取数据仍占很大一块；
 # 整批喂，就只占一小块了。三种方式的前向、反向和更新用时都差不多。
 
@@ -179,9 +179,8 @@ plots.step_times(feeds["simple"])
 for model, by_feed in feeds.items():
     for feed, step in by_feed.items():
         seconds = step.data + step.forward + step.backward + step.update
-        print(
-            f"{model:6}  {feed:17}  data / step = {step.data / seconds:.2f}  {step.samples / seconds:7,.0f} samples/s"
-        )
+        rate = step.samples / seconds
+        print(f"{model:6}  {feed:17}  data / step = {step.data / seconds:.2f}  {rate:7,.0f} samples/s")
 
 # %% [markdown] id="read" lang="en"
 # **The answer is (c).** Of the first bar, data is by far the largest part. The model's work is the same in all
@@ -195,7 +194,7 @@ for model, by_feed in feeds.items():
 #
 # So measure the feed first. A GPU, for example, would shorten only the small parts of the first bar.
 
-# %% [markdown] id="read" lang="zh"
+# %% [markdown] id="read" lang="zh" sync="c0dba65b:87199d94"
 # **答案是 (c)**。第一条里，取数据占了绝大部分。三条里模型做的事完全一样，差别只在喂数据的方式。
 # 逐个样本喂，一个 batch 要从 Python 里调用 128 次，每次得到一个小张量，最后还要拼到一起；
 # 整批喂，只调用一次，一口气复制 128 行。
@@ -213,7 +212,7 @@ for model, by_feed in feeds.items():
 # DDP gives each rank a part of every batch, so each rank has a smaller batch to work on. What does that save?
 # Here the model is fed whole batches of 64 to 1,024 samples, again in turn.
 
-# %% [markdown] id="divide" lang="zh"
+# %% [markdown] id="divide" lang="zh" sync="db3efcba:3e1d26df"
 # ## 什么被分摊，什么在重复
 #
 # DDP 把每个 batch 分给各个 rank，每个 rank 手里的 batch 就变小了。这样能省下什么？
@@ -225,11 +224,11 @@ plots.step_times(sizes, first="update", ylabel="batch size (samples)")
 
 # %% [markdown] id="sizes-alt" alt="sizes" lang="en"
 # With the batch size, data, forward and backward grow from a short stretch to nearly the whole bar. The
-# update, drawn first, is equally long in every bar.
+# update, drawn first, is about equally long in every bar.
 
-# %% [markdown] id="sizes-alt" alt="sizes" lang="zh"
+# %% [markdown] id="sizes-alt" alt="sizes" lang="zh" sync="816c3d99:957e66b1"
 # batch 越大，data、forward、backward 越长，从短短一段一直长到几乎占满整条。画在最左边的 update，
-# 每一条里都一样长。
+# 每一条里都差不多长。
 
 # %% id="sizes-claim"
 whole, half = sizes[1024], sizes[512]
@@ -249,7 +248,7 @@ for size in (1024, 128):
 # 1,024 samples they fall short of twice, since the update is not divided. With 128 they gain little: the update
 # is a large part of such a step, and every other phase has a part that costs the same for any batch.
 
-# %% [markdown] id="divide-read" lang="zh"
+# %% [markdown] id="divide-read" lang="zh" sync="260c99cd:227dbe98"
 # data、forward、backward 是*按样本*算的工作：样本减半，时间大约也减半。update 是*按权重*算的工作：
 # batch 再小，时间也不变。这就回答了本章的问题：**并行的是取数据、前向传播和反向传播**，每个 rank 只做自己
 # 那一份；**更新是重复的**，每个 rank 都有全部权重，也就都要把全部权重改一遍。
@@ -273,7 +272,7 @@ for size in (1024, 128):
 # hidden unit. The gradient of such a weight is the pixel's value times a number that is the same for all
 # pixels, so the gradient of one sample looks like the sample.
 
-# %% [markdown] id="why" lang="zh"
+# %% [markdown] id="why" lang="zh" sync="07497c2f:416ca5e8"
 # ## 为什么部分能拼成整体
 #
 # 还差一件事：更新要用整个 batch 的梯度，而每个 rank 只知道自己那一部分的。8 个样本的损失是它们各自损失的
@@ -301,25 +300,23 @@ plots.gradient_of_halves(each, halves, picture=one_process.picture)
 # mixtures of four digits each, then their mean and the gradient of the whole batch, which look the same, then
 # the difference of these two: an even grey.
 
-# %% [markdown] id="halves-alt" alt="halves" lang="zh"
+# %% [markdown] id="halves-alt" alt="halves" lang="zh" sync="a1551749:6b6ff48b"
 # 上面一排是八个梯度，形状就是数字 0 到 7，有的亮，有的暗。下面一排，先是两幅图，各由四个数字混合而成；
 # 接着是这两幅的平均和整个 batch 的梯度，看不出区别；最后是两者之差，一片均匀的灰色。
 
 # %% id="halves-claim"
-print(
-    f"max|mean of both − whole batch| = {halves.off:.0e} < 1e-12: {halves.off < 1e-12}  (float64, 79,510 entries)"
-)
+print(f"float64: max|mean of both − whole batch| = {halves.off:.0e} < 1e-12: {halves.off < 1e-12}")
 images32 = images.float()
 parts32 = [one_process.gradient(images32[:4], labels[:4]), one_process.gradient(images32[4:], labels[4:])]
 off32 = (sum(parts32) / 2 - one_process.gradient(images32, labels)).abs().max().item()
-print(f"max|mean of both − whole batch| = {off32:.0e} < 1e-6: {off32 < 1e-6}  (float32)")
+print(f"float32: max|mean of both − whole batch| = {off32:.0e} < 1e-6: {off32 < 1e-6}")
 
 # %% [markdown] id="halves-read" lang="en"
 # The line under the grey image is the largest difference among all 79,510 weights, not only the 784 that are
 # drawn; beside it stands the largest entry of the gradient itself. What is left is rounding: the two ways add
 # the same numbers in another order. So two ranks and one process agree closely, but not bit for bit.
 
-# %% [markdown] id="halves-read" lang="zh"
+# %% [markdown] id="halves-read" lang="zh" sync="b3b763ae:794091f9"
 # 灰色图下面写的是全部 79,510 个权重里最大的差，不只是画出来的那 784 个；它左边那个数，是梯度本身最大的一项。
 # 剩下的只是舍入：两种算法加的是同样的数，只是先后顺序不同。所以两个 rank 和一个进程的结果非常接近，
 # 但不是逐位相同。
@@ -331,7 +328,7 @@ print(f"max|mean of both − whole batch| = {off32:.0e} < 1e-6: {off32 < 1e-6}  
 # at a time. This function runs on two ranks, with real DDP. Each rank computes its gradient twice: alone, and
 # with DDP, which hands both ranks the mean of their gradients.
 
-# %% [markdown] id="break" lang="zh"
+# %% [markdown] id="break" lang="zh" sync="7b043d7c:5d6ce34f"
 # ## 弄坏它：三种情况下等式不成立
 #
 # 上面的等式要三个条件：各部分一样大，部分之内求平均，部分之间也求平均。下面每次去掉一个。
@@ -349,23 +346,20 @@ show_source(
 
 # %% id="ways"
 ways = [
-    ((4, 4), "mean_loss"),
-    ((4, 1), "mean_loss"),
-    ((4, 4), "summed_loss"),
-    ((4, 4), "loss_times_ranks"),
-    ((4, 1), "weighed_by_count"),
+    ((4, 4), one_process.mean_loss),
+    ((4, 1), one_process.mean_loss),
+    ((4, 4), one_process.summed_loss),
+    ((4, 4), one_process.loss_times_ranks),
+    ((4, 1), one_process.weighed_by_count),
 ]
 rows = []
 for counts, loss in ways:
-    (own0, joined), (own1, on_rank1) = spawn(
-        one_process.own_and_joined, (counts, getattr(one_process, loss)), nprocs=2, backend="gloo"
-    )
-    total = sum(counts)
-    whole = one_process.gradient(images[:total], labels[:total])
-    rows.append(plots.Joined(f"{counts[0]} + {counts[1]}\n{loss}", [own0, own1], joined, whole))
-    print(
-        f"{counts[0]} + {counts[1]} {loss:17} max|DDP − whole| = {rows[-1].off:.1e}, max|whole| = {whole.abs().max():.2f}, rank 0 = rank 1: {torch.equal(joined, on_rank1)}"
-    )
+    ranks = spawn(one_process.own_and_joined, (counts, loss), nprocs=2, backend="gloo")
+    own, joined = zip(*ranks, strict=True)
+    batch = slice(0, sum(counts))
+    whole = one_process.gradient(images[batch], labels[batch])
+    name = f"{counts[0]} + {counts[1]}\n{loss.__name__}"
+    rows.append(plots.Joined(name, own, joined[0], whole))
 plots.joined_gradients(rows[1:], picture=one_process.picture)
 
 # %% [markdown] id="ways-alt" alt="ways" lang="en"
@@ -373,17 +367,24 @@ plots.joined_gradients(rows[1:], picture=one_process.picture)
 # shows; its largest entry is almost three times the largest of the true gradient. Summed loss and loss times
 # ranks: the right pattern, but too strong. 4 + 1 samples, weighed by count: the difference is an even grey.
 
-# %% [markdown] id="ways-alt" alt="ways" lang="zh"
+# %% [markdown] id="ways-alt" alt="ways" lang="zh" sync="7ad768dd:0865699c"
 # 一共四行。4 + 1 个样本：rank 1 只有一个数字 4，DDP 之后它格外醒目，差值图里剩下的也正是它；差值最大的一项
 # 几乎是真正的梯度最大项的三倍。求和的损失、乘了 rank 数的损失：图案是对的，但都太强。4 + 1 个样本并按样本数
 # 加权：差值是一片均匀的灰色。
+
+# %% id="ways-claim"
+for row in rows:
+    print(
+        f"{' '.join(row.name.split()):23}  max|DDP − whole| = {row.off:.1e}   max|whole| = {row.whole.abs().max():.2f}"
+    )
+print(f"max|rank 0 − rank 1| after DDP = {(joined[0] - joined[1]).abs().max():g}")
 
 # %% [markdown] id="ways-read" lang="en"
 # The first printed line is the identity again, now from DDP. In the next three, nothing fails, and both ranks
 # agree, on a wrong gradient:
 #
-# - **Unequal parts, 4 + 1.** The lone 4 makes up half of the mean instead of a fifth. The difference is the 4
-#   that counts too much. On this batch it is larger than the gradient itself.
+# - **Unequal parts, 4 + 1.** Rank 1's lone digit makes up half of the mean instead of a fifth. The difference
+#   shows this digit, which counts too much. On this batch it is larger than the gradient itself.
 # - **Summed loss.** The sum over 4 samples is 4 times their mean, and so is the result.
 # - **Loss times ranks.** Right where gradients are *added* over ranks. DDP averages them already, so they come
 #   out twice as large, on eight ranks eight times.
@@ -391,28 +392,29 @@ plots.joined_gradients(rows[1:], picture=one_process.picture)
 # **Mended**, in the last row: each rank sums over its samples and divides by the number of samples *on all
 # ranks*. The factor `get_world_size()` cancels DDP's own division by the number of ranks.
 
-# %% [markdown] id="ways-read" lang="zh"
+# %% [markdown] id="ways-read" lang="zh" sync="26fe9096:ffabf505"
 # 打印的第一行还是那条等式，这回由 DDP 算出。后面三行都没有报错，两个 rank 的结果也完全一致，只是梯度是错的：
 #
-# - **两部分不一样大，4 + 1**。孤零零的那个 4 在平均里占了一半，本来只该占五分之一。差值图里的 4，就是多算的
-#   部分。对这个 batch 来说，误差比梯度本身还大。
-# - **损失求和**。4 个样本的和是平均的 4 倍，结果也就大了 4 倍。
-# - **损失乘以 rank 数**。各个 rank 的梯度*相加*时，这样写是对的。DDP 已经求过平均，于是大了一倍；
+# - **两部分不一样大，4 + 1**。rank 1 只有一个样本，它在平均里占了一半，本来只该占五分之一。差值图里的那个
+#   数字，就是多算的部分。对这个 batch 来说，误差比梯度本身还大。
+# - **损失求和**。4 个样本的和是平均的 4 倍，结果也就成了正确值的 4 倍。
+# - **损失乘以 rank 数**。各个 rank 的梯度*相加*时，这样写是对的。DDP 已经求过平均，结果就成了两倍；
 #   八个 rank 就是八倍。
 #
 # **改正**见最后一行：每个 rank 把自己样本的损失加起来，除以*所有 rank 的*样本总数；再乘以
 # `get_world_size()`，是为了抵消 DDP 自己做的那次除法。
 
 # %% [markdown] id="hidden" lang="en"
-# By hand: if four samples have the gradient 1 and a fifth has 10, then the mean of the two means is about twice
-# the mean over the samples. `DistributedSampler` keeps parts equal by repeating samples (chapter 04), but parts
-# can be unequal in secret. `cross_entropy` skips samples with the label −100, by which programs mark the
-# filling at the end of short texts, and takes the mean over the others. Here both halves have 4 samples, and
-# in the second only one has a label:
+# By hand: if rank 0's four samples have the gradient 1 and rank 1's only one has 10, the mean of the two means
+# is about twice the mean over the samples. `DistributedSampler` keeps the parts equal by repeating samples
+# (chapter 04). Even then they may only look equal. `cross_entropy` skips samples with the label −100, by which
+# programs mark the padding at the end of short texts, and takes the mean over the others. Here both halves have
+# 4 samples, and in the second only one has a label:
 
-# %% [markdown] id="hidden" lang="zh"
-# 动笔算一算：四个样本的梯度是 1，第五个是 10，两部分的平均再求平均，差不多是全部样本平均的两倍。
-# `DistributedSampler` 会重复几个样本，让各部分一样大（第 04 章）；但有时候，看上去相等的两部分其实并不相等。
+# %% [markdown] id="hidden" lang="zh" sync="2f7fde5e:44426033"
+# 动笔算一算：rank 0 四个样本的梯度都是 1，rank 1 唯一的样本是 10，两边的平均再求平均，差不多是全部样本平均的
+# 两倍。`DistributedSampler` 会重复几个样本，让各部分一样大（第 04 章）。可是，看上去一样大，也未必真的一样大。
+#
 # `cross_entropy` 会跳过标签为 −100 的样本，只对其余的求平均，程序常用这个标签来标记短文本末尾补上的内容。
 # 下面两半都是 4 个样本，后一半却只有一个带标签：
 
@@ -429,10 +431,10 @@ print(f"4 + 4, three labels left out: max|mean of both − whole batch| = {off:.
 # another way: chapter 08.) Does such an error show in training? How far does one update move the weights when
 # the gradient is 4 times too large, compared with the right one?
 
-# %% [markdown] id="adam" lang="zh"
+# %% [markdown] id="adam" lang="zh" sync="16a28f8d:65886868"
 # 误差和 4 + 1 时一样。（批归一化 BatchNorm 会同时看一个 batch 的所有样本，等式会以另一种方式失效，
-# 见第 08 章。）那么这样的错误，训练时看得出来吗？梯度大了 4 倍，和正确的梯度相比，
-# 一次更新会让权重多走多远？
+# 见第 08 章。）那么这样的错误，训练时看得出来吗？如果梯度是正确值的 4 倍，
+# 一次更新会让权重走几倍远？
 
 # %% id="adam-claim"
 for kind in (torch.optim.SGD, torch.optim.Adam):
@@ -441,12 +443,12 @@ for kind in (torch.optim.SGD, torch.optim.Adam):
 
 # %% [markdown] id="adam-read" lang="en"
 # SGD, plain gradient descent, goes four times as far, and you may notice. Adam goes as far as before: it
-# divides each gradient by a running estimate of its own size, so a constant factor cancels. With Adam a
-# summed loss trains well, and the mistake waits until you clip gradients or change the optimizer.
+# divides each gradient by a running estimate of its own size, so a constant factor cancels. So with
+# Adam a summed loss goes unnoticed, and the mistake waits until you clip gradients or change the optimizer.
 
-# %% [markdown] id="adam-read" lang="zh"
+# %% [markdown] id="adam-read" lang="zh" sync="56ffbc6f:b650cc95"
 # SGD（普通的梯度下降）走了四倍远，也许还能察觉。Adam 却还是走原来那么远：它会用梯度自身大小的滑动估计去除梯度，
-# 固定的倍数就被约掉了。所以用 Adam 时，把损失求和照样训练得好好的；等到要裁剪梯度，或者换一种优化器，
+# 固定的倍数就被约掉了。所以用 Adam 时，损失求了和也看不出来；等到要裁剪梯度，或者换一种优化器，
 # 错误才会冒出来。
 
 # %% [markdown] id="your-turn" lang="en"
@@ -455,7 +457,7 @@ for kind in (torch.optim.SGD, torch.optim.Adam):
 # **1.** Each part of a batch gives you the gradient of its mean loss, all of the same shape, and its number of
 # samples. Join them to the gradient of the whole batch's mean loss.
 
-# %% [markdown] id="your-turn" lang="zh"
+# %% [markdown] id="your-turn" lang="zh" sync="16e0c604:4a4f2542"
 # ## 动手试试
 #
 # **1.** 一个 batch 分成几部分。已知每一部分平均损失的梯度（形状都相同）和样本数，
@@ -476,7 +478,7 @@ check("one_process-1", join)
 #
 # `hint("one_process-1")` gives a hint, `solution("one_process-1")` the answer; the same with `-2`.
 
-# %% [markdown] id="your-turn-2" lang="zh"
+# %% [markdown] id="your-turn-2" lang="zh" sync="8896c110:0167a003"
 # **2.** 已知单进程时每个阶段要多久。几个 rank 分担这个 batch，假设通信不花时间，各阶段也没有固定开销，
 # 一步要多久？
 #
@@ -501,7 +503,7 @@ check("one_process-2", step_time)
 # [Goyal and others, 2017](https://arxiv.org/abs/1706.02677), whose pitfalls include the loss that is divided by
 # the wrong number · [`cross_entropy`](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.cross_entropy.html)
 
-# %% [markdown] id="next" lang="zh"
+# %% [markdown] id="next" lang="zh" sync="9a5d6682:f4ccd3dd"
 # ## 接下来
 #
 # 现在我们知道了两个进程要分担什么。第 02 章把它们启动起来，看看每个进程有哪些东西是另一个没有的。

@@ -43,7 +43,7 @@ def _diagnose_time(timed: Timed) -> Feedback:
     if timed.is_close(sum(timed.phases) / ranks):
         return Feedback(
             f"on {ranks} ranks you give {given} ms, {update / ranks:.3g} of them for the update: that takes "
-            f"{update:.3g} ms however small the batch, and every rank makes the whole of it.",
+            f"{update:.3g} ms however small the batch, and every rank does all of it.",
             f"{ranks} 个 rank 时你给出 {given} 毫秒，其中更新占 {update / ranks:.3g} 毫秒：不管 batch 多小，"
             f"更新都要 {update:.3g} 毫秒，而且每个 rank 都要完整地做一遍。",
         )
@@ -56,5 +56,5 @@ def _diagnose_time(timed: Timed) -> Feedback:
     times, wanted = " + ".join(f"{ms:g}" for ms in timed.phases), step_time(*timed.phases, ranks)
     return Feedback(
         f"for a step of {times} ms you give {given} ms on {ranks} ranks, but it takes {wanted:.3g} ms.",
-        f"一步是 {times} 毫秒，分给 {ranks} 个 rank，你给出 {given} 毫秒，而它要 {wanted:.3g} 毫秒。",
+        f"一步是 {times} 毫秒，分给 {ranks} 个 rank，你给出 {given} 毫秒，应为 {wanted:.3g} 毫秒。",
     )

@@ -79,7 +79,7 @@ def _diagnose_batch(batch: Batch, right: Sequence[Batch]) -> Feedback:
     if (factor := batch.factor) and not math.isclose(factor, 1, rel_tol=1e-3):
         return Feedback(
             f"with {samples} samples, your gradient is {factor:.3g} times the whole batch's (entry {at}: "
-            f"{given} instead of {wanted}): its direction is right, by what do you divide?",
+            f"{given} instead of {wanted}): its direction is right; what do you divide by?",
             f"样本数是 {samples} 时，你的梯度是整个 batch 的 {factor:.3g} 倍（第 {at} 项是 {given}，应为 "
             f"{wanted}）：方向对了，最后该除以什么？",
         )
@@ -116,7 +116,7 @@ def _vector(given: object, whole: Tensor) -> Tensor:
     raise WrongAnswer(
         f"your function returns a {kind} of shape {list(vector.shape)} where {shape}, the shape of each "
         "part's gradient, is expected.",
-        f"你的函数返回了形状为 {list(vector.shape)} 的 {kind}，而这里要的形状是 {shape}，同各部分的梯度。",
+        f"你的函数返回了形状为 {list(vector.shape)} 的 {kind}，而这里要的形状是 {shape}，和各部分的梯度一样。",
     )
 
 
@@ -154,7 +154,7 @@ EXERCISES = {
         hint=Feedback(
             "which of the four phases became shorter in the figure when the batch became smaller, and which "
             "did not?",
-            "在上面的图里，batch 变小时，四个阶段中哪些变短了，哪个没有变？",
+            "看 batch 从 64 到 1,024 的那幅图：batch 变小时，四个阶段中哪些变短了，哪个没有变？",
         ),
         solution=step_time,
     ),

@@ -10,12 +10,12 @@
 # %% [markdown] id="title" lang="zh" sync="d87143f1:71487499"
 # # 01 · 单进程：到底是什么在并行？
 #
-# 在让几个进程分担一步训练之前，先看清一个进程在一步里做了哪些事。读完这一章，我们就能：
+# 要让几个进程分担一步训练，先得看清一个进程在一步里做了什么。读完这一章，我们就能：
 #
 # - 量出一步训练的时间花在了哪里；
-# - 说清一步当中哪些部分由 DDP（分布式数据并行）分给各个 rank（进程在组内的编号，也指这个进程），哪一部分
+# - 说清 DDP（分布式数据并行）把一步当中的哪些部分分给各个 rank（进程在组内的编号，也指这个进程），哪一部分
 #   每个 rank 都要重做；
-# - 判断各个 rank 的梯度求平均之后，什么时候等于整个 batch 的梯度，什么时候不等于。
+# - 判断各个 rank 的梯度的平均，什么时候等于整个 batch 的梯度，什么时候不等于。
 
 # %% id="setup"
 import tempfile
@@ -38,20 +38,19 @@ warm_up()  # gets the ranks' processes ready while you read on
 # tensors: the pixels, as whole numbers from 0 to 255, and the labels. This class reads it:
 
 # %% [markdown] id="program" lang="zh" sync="b9ecbc23:543e68bd"
-# ## 这个程序
+# ## 训练程序
 #
-# 一个训练程序由三样东西组成：数据集、模型和训练循环。**数据集**是一个 `.pth` 文件，里面存着两个张量：
-# 像素（0 到 255 的整数）和标签。读它的类是这样的：
+# 训练程序由三样东西组成：数据集、模型和训练循环。**数据集**存在一个 `.pth` 文件里，是两个张量：
+# 像素（0 到 255 的整数）和标签。下面这个类负责读它：
 
 # %% id="dataset-source"
 show_source(MNISTDataset)
 
 # %% [markdown] id="dataset" lang="en"
-# With one index it gives one sample, with a list of indices a whole batch, in one go. Here is such a file,
-# written and read:
+# One index gives one sample, a list of indices a whole batch. Here such a file is written and read:
 
-# %% [markdown] id="dataset" lang="zh" sync="9d6fe5be:eea9cade"
-# 给它一个下标，得到一个样本；给它一列下标，一次得到整个 batch。下面写一个这样的文件，再读回来：
+# %% [markdown] id="dataset" lang="zh" sync="219bc6b3:ab0c31ce"
+# 给一个下标，返回一个样本；给一个下标列表，一次返回整个 batch。写一个这样的文件，再读回来：
 
 # %% id="dataset-file"
 folder = tempfile.TemporaryDirectory()  # deleted when the notebook's kernel ends
@@ -64,16 +63,16 @@ images, labels = digits[[3, 1, 4]]
 print(f"{len(digits):,} digits; one sample {list(image.shape)}, a batch of three {list(images.shape)}")
 
 # %% [markdown] id="pictures" lang="en"
-# Two tensors, and nothing else, for a reason. A `.pth` file is a pickle, which can run code while it is
-# loaded. So `torch.load` takes only tensors, numbers, strings and their containers, unless
-# [told otherwise](https://docs.pytorch.org/docs/stable/generated/torch.load.html). A list of pictures, for
-# example, can be saved, but not loaded:
+# Two tensors and nothing else, because a `.pth` file is a pickle, which can run code while it is loaded. So
+# `torch.load` takes only tensors, numbers, strings and their containers, unless
+# [told otherwise](https://docs.pytorch.org/docs/stable/generated/torch.load.html). A list of pictures can be
+# saved, but not loaded:
 
-# %% [markdown] id="pictures" lang="zh" sync="3e138ae9:81f467ad"
-# 只存两个张量，不存别的，这是有原因的。`.pth` 文件是 pickle 格式，载入时可能执行里面的代码。
+# %% [markdown] id="pictures" lang="zh" sync="9b877ee5:ac441010"
+# 为什么只存张量？`.pth` 文件用的是 pickle 格式，载入时可能执行里面的代码。
 # 所以 `torch.load` 默认只接受张量、数、字符串和装着它们的容器
 # （[可以改，但不安全](https://docs.pytorch.org/docs/stable/generated/torch.load.html)）。
-# 比如存一列图片，存的时候没事，读的时候就不行了：
+# 存一个图片列表试试：存得进去，却读不出来。
 
 # %% id="pictures-refused"
 pictures = f"{folder.name}/pictures.pth"
@@ -82,19 +81,18 @@ with shows(DataError):
     MNISTDataset(pictures)
 
 # %% [markdown] id="loop" lang="en"
-# **The model** is `SimpleModel`: 784 pixels, 100 hidden units, 10 classes. In the outputs it is called
-# `simple`; beside it stands a larger one, `cnn`. **The loop** is the second piece of source below. One step has
-# four phases, and the stopwatch is read after each:
+# **The model** is `SimpleModel`: 784 pixels, 100 hidden units, 10 classes. The outputs call it `simple`, and a
+# larger, convolutional one `cnn`. **The loop** is the second piece of source below. One step has four phases;
+# `clock.lap()` gives the seconds of each:
 #
 # - **data**: get a batch of samples;
-# - **forward**: the forward pass, from the images to the loss;
-# - **backward**: the backward pass, from the loss to the **gradient**, which says for each weight how the loss
-#   changes with it;
+# - **forward**: from the images to the loss;
+# - **backward**: from the loss to the **gradient**, which says for each weight how the loss changes with it;
 # - **update**: the optimizer changes the weights.
 
-# %% [markdown] id="loop" lang="zh" sync="1f81677c:c6497fe8"
-# **模型**是 `SimpleModel`：784 个像素，100 个隐藏单元，10 个类别，输出里叫 `simple`；另外还有一个大一些的
-# `cnn`，用来对比。**训练循环**是下面的第二段代码。一步分成四个阶段，每个阶段结束时看一次秒表：
+# %% [markdown] id="loop" lang="zh" sync="fd1c04f5:b4fc189b"
+# **模型**是 `SimpleModel`：784 个像素，100 个隐藏单元，10 个类别，输出里叫 `simple`。另有一个大一些的
+# `cnn`，用来对比。**训练循环**是下面的第二段代码。一步分成四个阶段，每个阶段结束时按一次秒表：
 #
 # - **data**：取一个 batch 的样本；
 # - **forward**：前向传播，从图像算到损失；
@@ -109,9 +107,9 @@ for name in ("simple", "cnn"):
 # %% [markdown] id="predict" lang="en"
 # ## Predict first
 #
-# Many programs, those with torchvision's own MNIST among them, make a picture with the library PIL, turn it into
-# a tensor with `ToTensor`, and do so for one sample after another, 128 times for a batch of 128. Where does a
-# step of such a program spend most of its time on a CPU?
+# Many programs, those with torchvision's own MNIST among them, read each sample as a picture of the library PIL
+# and turn it into a tensor with `ToTensor`. One of them trains `SimpleModel` on a CPU, in batches of 128. Where
+# does a step spend most of its time?
 #
 # - (a) in forward and backward
 # - (b) in the update
@@ -119,11 +117,11 @@ for name in ("simple", "cnn"):
 #
 # Write your letter down before you read on.
 
-# %% [markdown] id="predict" lang="zh" sync="265b7be0:041410ff"
+# %% [markdown] id="predict" lang="zh" sync="e2ff8cae:f65e7e17"
 # ## 先猜一猜
 #
-# 许多程序（包括用 torchvision 自带 MNIST 的）是这样取数据的：先做成图像库 PIL 的图片，再用 `ToTensor` 变成
-# 张量，一次处理一个样本；一个 batch 有 128 个，就要做 128 遍。在 CPU 上，这样的程序一步的时间主要花在哪里？
+# 许多程序，比如用 torchvision 自带 MNIST 的，是这样取数据的：把样本一个一个地先做成图像库 PIL 的图片，
+# 再用 `ToTensor` 变成张量，凑够 128 个就是一个 batch。这样训练 `SimpleModel`，在 CPU 上，一步的时间主要花在哪里？
 #
 # - (a) 前向传播和反向传播
 # - (b) 更新权重
@@ -134,16 +132,20 @@ for name in ("simple", "cnn"):
 # %% [markdown] id="run" lang="en"
 # ## Run it
 #
-# Three ways to feed the same model the same digits, in batches of 128. They take turns, one step each, so that
-# whatever else the machine does meets all three. On a CPU the clock counts only this process's own work, not the
-# turns of other programs in between. Each phase's time is the median over the steps.
+# Three ways to feed the same model the same digits, in batches of 128: PIL pictures one by one, tensors one by
+# one, and whole batches, where `batch_size=None` makes `DataLoader` hand each list of indices to the data set.
+#
+# They take turns, one step each, so that a busy machine slows all three alike. On a CPU the clock counts only
+# this process's own work, not the turns of other programs.
 
-# %% [markdown] id="run" lang="zh" sync="11b91d17:a86a97cf"
+# %% [markdown] id="run" lang="zh" sync="cbf25bd8:e7d2d207"
 # ## 跑起来
 #
-# 同一个模型，同一批数字，每个 batch 128 个，用三种方式喂数据。三种方式轮流各走一步，机器上要是还有别的
-# 任务，三种方式受的影响也一样。在 CPU 上，秒表只计这个进程真正干活的时间，中途轮到别的程序的时间不算。
-# 每个阶段的时间，取各步的中位数。
+# 同一个模型，同样的数字，每个 batch 128 个样本，用三种方式喂：逐个样本经过 PIL，逐个样本直接取张量，整批取张量。
+# 整批取时，`batch_size=None` 让 `DataLoader` 把整个下标列表直接交给数据集。
+#
+# 三种方式轮流各走一步，机器再忙，受的影响也一样。在 CPU 上，秒表只计这个进程真正干活的时间，
+# 轮到别的程序的时间不算。每个阶段的时间，取各步的中位数。
 
 # %% id="run-source"
 show_source(
@@ -153,12 +155,12 @@ show_source(
 # %% [markdown] id="see" lang="en"
 # ## See it
 #
-# One bar for each feed of the small model. Beside each stand its length and the share of data in it.
+# One bar for each way to feed `simple`; the numbers for `cnn` are printed below it.
 
-# %% [markdown] id="see" lang="zh" sync="6c21b875:17629db2"
+# %% [markdown] id="see" lang="zh" sync="847365a7:57ec6ee3"
 # ## 看结果
 #
-# 每种喂法一条，用的是小模型。条的右边写着它的总长，以及取数据占多少。
+# 每种喂法一条，用的是 `SimpleModel`。条的右边先写一步的总时间。
 
 # %% id="feeds"
 feeds = {
@@ -167,13 +169,13 @@ feeds = {
 plots.step_times(feeds["simple"])
 
 # %% [markdown] id="feeds-alt" alt="feeds" lang="en"
-# Fed picture by picture, a step is several times as long as when it is fed whole batches, and most of it is
-# data. Fed tensor by tensor, a large part still is; fed whole batches, a small one. Forward, backward and
-# update take about the same time in all three.
+# Fed PIL pictures, a step is several times as long as when it is fed whole batches, and most of it is data. Fed
+# tensor by tensor, a large part still is; fed whole batches, a small one. Forward, backward and update take
+# about the same time in all three.
 
 # %% [markdown] id="feeds-alt" alt="feeds" lang="zh" sync="8ae28e1b:4fd6a522"
-# 一幅一幅地喂图片，一步的时间是整批喂的好几倍，大部分花在取数据上。一个一个地喂张量，取数据仍占很大一块；
-# 整批喂，就只占一小块了。三种方式的前向、反向和更新用时都差不多。
+# 逐个样本经过 PIL，一步的时间是整批喂的好几倍，大部分花在取数据上。逐个喂张量，取数据仍占很大一块；
+# 整批喂，就只占一小块了。前向、反向和更新，三种方式用时都差不多。
 
 # %% id="feeds-claim"
 for model, by_feed in feeds.items():
@@ -183,24 +185,23 @@ for model, by_feed in feeds.items():
         print(f"{model:6}  {feed:17}  data / step = {step.data / seconds:.2f}  {rate:7,.0f} samples/s")
 
 # %% [markdown] id="read" lang="en"
-# **The answer is (c).** Of the first bar, data is by far the largest part. The model's work is the same in all
-# three bars; only the feed differs. A batch fed by samples is 128 calls from Python, each with its own small
-# tensor, which are then copied together. A batch fed whole is one call, which copies 128 rows.
+# **The answer is (c).** Data is by far the largest part of the first bar; the model's work is the same in all
+# three. A batch fed by samples is 128 calls from Python, each with its own small tensor, which are then copied
+# together; with PIL, each sample also becomes a picture and a tensor again. A batch fed whole is one call.
 #
-# - If you chose (a): you thought of a larger model, and there you are right. `cnn` has 15 times as many
-#   weights and, fed the same pictures, spends only a small part of its step on data.
+# - If you chose (a): right for a larger model. `cnn` has 15 times as many weights and, fed the same pictures,
+#   spends only a small part of its step on data.
 # - If you chose (b): you thought that changing every weight must cost much. 79,510 are few. Yet see the third
 #   bar: once the feed is fast, the update is no longer small beside the rest.
 #
-# So measure the feed first. A GPU, for example, would shorten only the small parts of the first bar.
+# So measure the feed first. A GPU would shorten only the small parts of the first bar.
 
-# %% [markdown] id="read" lang="zh" sync="c0dba65b:8de8bb9e"
-# **答案是 (c)**。第一条里，取数据占了大头。三条里模型做的事完全一样，差别只在喂数据的方式。
+# %% [markdown] id="read" lang="zh" sync="fb8cd97d:23b10869"
+# **答案是 (c)**。第一条里，取数据占了大头。三条里模型做的事完全一样，差别只在怎样喂数据。
 # 逐个样本喂，一个 batch 要从 Python 里调用 128 次，每次得到一个小张量，最后还要拼到一起；
 # 整批喂，只调用一次，一口气复制 128 行。
 #
-# - 选 (a)，多半是想到了更大的模型，那样想没有错：`cnn` 的权重是它的 15 倍，喂同样的图片，取数据只占一步的
-#   一小部分。
+# - 选 (a)，换成大一些的模型就对了：`cnn` 的权重是它的 15 倍，喂同样的图片，取数据只占一步的一小部分。
 # - 选 (b)，多半是觉得每个权重都要改一遍，肯定很慢。其实 79,510 个权重并不多。不过看第三条：
 #   数据一旦喂得快，更新和其余部分相比就不小了。
 #
@@ -209,26 +210,26 @@ for model, by_feed in feeds.items():
 # %% [markdown] id="divide" lang="en"
 # ## What is divided, and what is repeated
 #
-# DDP gives each rank a part of every batch, so each rank has a smaller batch to work on. What does that save?
-# Here the model is fed whole batches of 64 to 1,024 samples, again in turn.
+# DDP gives each rank a part of every batch. What does a smaller batch save? Here the model is fed whole batches
+# of 64 to 1,024 samples, again in turn.
 
 # %% [markdown] id="divide" lang="zh" sync="db3efcba:3e1d26df"
-# ## 什么被分摊，什么在重复
+# ## 什么能分摊，什么要重复
 #
 # DDP 把每个 batch 分给各个 rank，每个 rank 手里的 batch 就变小了。这样能省下什么？
-# 下面用 64 到 1,024 个样本的 batch 整批喂，还是轮流各走一步。
+# 下面的 batch 从 64 个样本到 1,024 个，都是整批喂，还是轮流各走一步。
 
 # %% id="sizes"
 sizes = spawn(one_process.time_batch_sizes, ((64, 128, 256, 512, 1024),), nprocs=1)[0]
 plots.step_times(sizes, first="update", ylabel="batch size (samples)")
 
 # %% [markdown] id="sizes-alt" alt="sizes" lang="en"
-# With the batch size, data, forward and backward grow from a short stretch to nearly the whole bar. The
+# The larger the batch, the longer data, forward and backward: from about half of the bar to most of it. The
 # update, drawn first, is about equally long in every bar.
 
-# %% [markdown] id="sizes-alt" alt="sizes" lang="zh" sync="816c3d99:957e66b1"
-# batch 越大，data、forward、backward 越长，从短短一段一直长到几乎占满整条。画在最左边的 update，
-# 每一条里都差不多长。
+# %% [markdown] id="sizes-alt" alt="sizes" lang="zh" sync="3a9278ab:bcdb5d28"
+# batch 越大，data、forward、backward 三段越长；到 1,024 个样本时，它们占了整条的绝大部分。
+# 画在最左边的 update，每一条里都差不多长。
 
 # %% id="sizes-claim"
 whole, half = sizes[1024], sizes[512]
@@ -240,51 +241,54 @@ for size in (1024, 128):
 
 # %% [markdown] id="divide-read" lang="en"
 # Data, forward and backward are work *per sample*: half the samples take about half the time. The update is
-# work *per weight*, and it takes as long for a small batch as for a large one. That answers this chapter's
+# work *per weight*: it takes about as long for a small batch as for a large one. That answers this chapter's
 # question. **Data, forward and backward will be parallel**: each rank does them for its own part. **The update
 # is repeated**: every rank has all the weights, so every rank changes them all.
 #
-# The last two lines say how much faster two ranks can make a step, even if they could talk for nothing. With
-# 1,024 samples they fall short of twice, since the update is not divided. With 128 they gain little: the update
-# is a large part of such a step, and every other phase has a part that costs the same for any batch.
+# The last two lines say how many times faster two ranks are, each with half of the batch, if communication
+# costs nothing. With 1,024 samples that is less than twice: the update is not divided. With 128 they gain
+# little: the update is a large part of such a step, and the other phases have **fixed costs**, the same for
+# any batch.
 
-# %% [markdown] id="divide-read" lang="zh" sync="260c99cd:227dbe98"
+# %% [markdown] id="divide-read" lang="zh" sync="9da2c43d:ce34fb7a"
 # data、forward、backward 是*按样本*算的工作：样本减半，时间大约也减半。update 是*按权重*算的工作：
-# batch 再小，时间也不变。这就回答了本章的问题：**并行的是取数据、前向传播和反向传播**，每个 rank 只做自己
+# batch 再小，时间也几乎不变。这就回答了本章的问题：**并行的是取数据、前向传播和反向传播**，每个 rank 只做自己
 # 那一份；**更新是重复的**，每个 rank 都有全部权重，也就都要把全部权重改一遍。
 #
-# 最后两行是说：就算 rank 之间通信不花时间，两个 rank 最多能让一步快多少倍。batch 是 1,024 时，更新没有
-# 分摊，所以到不了两倍；batch 是 128 时好处更小：更新在一步里占了很大一块，另外几个阶段也各有一点固定开销，
-# batch 再小也省不掉。
+# 最后两行是上限：就算通信不花时间，两个 rank 也最多让一步快这么多倍。batch 是 1,024 时到不了两倍，
+# 因为更新没有分摊。batch 是 128 时好处更小：更新占了很大一块，其余阶段也各有一点固定开销，batch 再小也省不掉。
 
 # %% [markdown] id="why" lang="en"
 # ## Why the parts make up the whole
 #
-# One thing is missing. The update needs the gradient of the whole batch, and each rank knows only that of its
-# own part. Write the loss of 8 samples as the mean of theirs, and split it in two halves:
+# The update needs the gradient of the whole batch, and each rank knows only that of its own part. Write the
+# loss of a batch of 8 as the mean of its samples' losses, and split it in two halves:
 #
 # $$\frac{l_0+l_1+\cdots+l_7}{8} \;=\; \frac12\left(\frac{l_0+l_1+l_2+l_3}{4}+\frac{l_4+l_5+l_6+l_7}{4}\right)$$
 #
 # The gradient of a sum is the sum of the gradients. So the same holds with the gradients g0 … g7 in place of
-# the losses: **the mean of the halves' gradients is the gradient of the whole batch.** DDP rests on this line.
+# the losses: **the mean of the halves' gradients is the gradient of the whole batch.** DDP rests on this
+# identity.
 #
-# You can see it. Below, each image shows the gradient for the 784 weights that lead from the pixels to one
-# hidden unit. The gradient of such a weight is the pixel's value times a number that is the same for all
-# pixels, so the gradient of one sample looks like the sample.
+# Each image below shows the gradient for the 784 weights that lead from the pixels to one hidden unit, chosen so
+# that all eight digits show. The gradient of such a weight is the pixel's value times a number that is the same
+# for all pixels, so the gradient of one sample looks like the sample: bright where the number is positive, dark
+# where it is negative. Solid frames are the first half, dashed ones the second.
 
-# %% [markdown] id="why" lang="zh" sync="07497c2f:65c05d38"
+# %% [markdown] id="why" lang="zh" sync="16b88df1:2ef50fdd"
 # ## 为什么部分能拼成整体
 #
-# 还差一件事：更新要用整个 batch 的梯度，而每个 rank 只知道自己那一部分的。8 个样本的损失是它们各自损失的
+# 还差一件事：更新要用整个 batch 的梯度，而每个 rank 只知道自己那一份的。8 个样本的损失是它们各自损失的
 # 平均，把它分成两半来写：
 #
 # $$\frac{l_0+l_1+\cdots+l_7}{8} \;=\; \frac12\left(\frac{l_0+l_1+l_2+l_3}{4}+\frac{l_4+l_5+l_6+l_7}{4}\right)$$
 #
-# 和的梯度等于梯度的和，所以把损失换成梯度 g0 … g7，等式照样成立：**两半的梯度求平均，就是整个 batch 的梯度**。
-# DDP 就建立在这一行等式上。
+# 和的梯度等于梯度的和，所以把各个损失换成它们的梯度 g0 … g7，等式照样成立：
+# **两半的梯度求平均，就是整个 batch 的梯度**。DDP 就建立在这一行等式上。
 #
-# 这一点还能亲眼看到。从 784 个像素到同一个隐藏单元，有 784 个权重，下面每幅图画的就是它们的梯度。
+# 这还能亲眼看到。从 784 个像素到同一个隐藏单元，有 784 个权重，下面每幅图画的就是它们的梯度。
 # 每个权重的梯度，等于像素值乘以一个对所有像素都相同的数，所以一个样本的梯度，看上去就像这个样本。
+# 这个数可正可负，所以有的亮，有的暗。实线框是前一半，虚线框是后一半。
 
 # %% id="halves"
 images, labels = one_process.few_digits(8)
@@ -296,9 +300,9 @@ halves = plots.Joined(
 plots.gradient_of_halves(each, halves, picture=one_process.picture)
 
 # %% [markdown] id="halves-alt" alt="halves" lang="en"
-# Above, eight gradients, each in the shape of its digit from 0 to 7, some bright, some dark. Below, two
-# mixtures of four digits each, then their mean and the gradient of the whole batch, which look the same, then
-# the difference of these two: an even grey.
+# Above, eight gradients in the shapes of the digits 0 to 7, some bright, some dark. Below, two mixtures of four
+# digits each, then their mean and the gradient of the whole batch, which look the same; their difference is an
+# even grey.
 
 # %% [markdown] id="halves-alt" alt="halves" lang="zh" sync="a1551749:6b6ff48b"
 # 上面一排是八个梯度，形状就是数字 0 到 7，有的亮，有的暗。下面一排，先是两幅图，各由四个数字混合而成；
@@ -312,28 +316,28 @@ off32 = (sum(parts32) / 2 - one_process.gradient(images32, labels)).abs().max().
 print(f"float32: max|mean of both − whole batch| = {off32:.0e} < 1e-6: {off32 < 1e-6}")
 
 # %% [markdown] id="halves-read" lang="en"
-# The line under the grey image is the largest difference among all 79,510 weights, not only the 784 that are
-# drawn; beside it stands the largest entry of the gradient itself. What is left is rounding: the two ways add
+# The number under the grey image is the largest difference among all 79,510 weights, drawn or not; beside it
+# stands the largest entry of the gradient itself. What is left is rounding, coarser in float32: the two ways add
 # the same numbers in another order. So two ranks and one process agree closely, but not bit for bit.
 
-# %% [markdown] id="halves-read" lang="zh" sync="b3b763ae:794091f9"
-# 灰色图下面写的是全部 79,510 个权重里最大的差，不只是画出来的那 784 个；它左边那个数，是梯度本身最大的一项。
-# 剩下的只是舍入：两种算法加的是同样的数，只是先后顺序不同。所以两个 rank 和一个进程的结果非常接近，
-# 但不是逐位相同。
+# %% [markdown] id="halves-read" lang="zh" sync="09d03d7e:7128cb09"
+# 灰色图下面的数，是全部 79,510 个权重里最大的差，不只是画出来的那 784 个；它左边的数，是梯度本身最大的一项。
+# 剩下的只是舍入（float32 的舍入大一些）：两种算法加的是同样的数，只是先后顺序不同。
+# 所以两个 rank 和一个进程的结果非常接近，但不是逐位相同。
 
 # %% [markdown] id="break" lang="en"
 # ## Break it: three ways to lose it
 #
-# The line above needs three things: equal parts, a mean in each part, and a mean over the parts. Take one away
-# at a time. This function runs on two ranks, with real DDP. Each rank computes its gradient twice: alone, and
-# with DDP, which hands both ranks the mean of their gradients.
+# The identity needs three things: equal parts, a mean in each part, and a mean over the parts. Take one away at
+# a time; `weighed_by_count` is the cure for the first. `own_and_joined` runs on two ranks. Each computes its
+# gradient twice: alone, and with DDP, which hands both ranks the mean of their gradients.
 
-# %% [markdown] id="break" lang="zh" sync="7b043d7c:5d6ce34f"
+# %% [markdown] id="break" lang="zh" sync="65b1eb39:ce34d2a3"
 # ## 弄坏它：三种情况下等式不成立
 #
-# 上面的等式要三个条件：各部分一样大，部分之内求平均，部分之间也求平均。下面每次去掉一个。
-# 这个函数在两个 rank 上运行，用的是真正的 DDP。每个 rank 把梯度算两次：一次不用 DDP，一次用 DDP，
-# 后者会让两个 rank 都拿到两边梯度的平均。
+# 上面的等式要三个条件：各部分一样大，部分之内求平均，部分之间也求平均。我们每次去掉一个。
+# 下面的函数在两个 rank 上运行，用的是真正的 DDP。每个 rank 把梯度算两次：一次不用 DDP；一次用 DDP，
+# 两个 rank 都会拿到两边梯度的平均。
 
 # %% id="break-source"
 show_source(
@@ -365,12 +369,13 @@ plots.joined_gradients(rows[1:], picture=one_process.picture)
 
 # %% [markdown] id="ways-alt" alt="ways" lang="en"
 # Four rows. 4 + 1 samples: rank 1's lone digit, a 4, shines through after DDP and is what the difference
-# shows; its largest entry is almost three times the largest of the true gradient. Summed loss and loss times
-# ranks: the right pattern, but too strong. 4 + 1 samples, weighed by count: the difference is an even grey.
+# shows; its largest entry is almost three times that of the true gradient. Summed loss and loss times ranks:
+# after DDP the pattern of the whole batch, but stronger. 4 + 1 samples, weighed by count: the difference is an
+# even grey.
 
-# %% [markdown] id="ways-alt" alt="ways" lang="zh" sync="7ad768dd:0865699c"
+# %% [markdown] id="ways-alt" alt="ways" lang="zh" sync="abdcc4e6:e300fe22"
 # 一共四行。4 + 1 个样本：rank 1 只有一个数字 4，DDP 之后它格外醒目，差值图里剩下的也正是它；差值最大的一项
-# 几乎是真正的梯度最大项的三倍。求和的损失、乘了 rank 数的损失：图案是对的，但都太强。4 + 1 个样本并按样本数
+# 几乎是真正的梯度最大项的三倍。损失求和、损失乘以 rank 数：图案是对的，但太强。4 + 1 个样本并按样本数
 # 加权：差值是一片均匀的灰色。
 
 # %% id="ways-claim"
@@ -381,42 +386,44 @@ for row in rows:
 print(f"max|rank 0 − rank 1| after DDP = {max(apart):g}, in all {len(apart)}")
 
 # %% [markdown] id="ways-read" lang="en"
-# The first printed line is the identity again, now from DDP. In the next three, nothing fails, and both ranks
-# agree, on a wrong gradient:
+# The first printed line, not drawn again, is the identity, now from DDP. The next three raise no error, and both
+# ranks agree, on a wrong gradient:
 #
 # - **Unequal parts, 4 + 1.** Rank 1's lone digit makes up half of the mean instead of a fifth. The difference
-#   shows this digit, which counts too much. On this batch it is larger than the gradient itself.
+#   shows this digit, and its largest entry exceeds that of the gradient itself.
 # - **Summed loss.** The sum over 4 samples is 4 times their mean, and so is the result.
-# - **Loss times ranks.** Right where gradients are *added* over ranks. DDP averages them already, so they come
-#   out twice as large, on eight ranks eight times.
+# - **Loss times ranks.** The factor turns DDP's mean over the ranks into a sum: twice the right gradient, and on
+#   eight ranks eight times.
 #
 # **Mended**, in the last row: each rank sums over its samples and divides by the number of samples *on all
-# ranks*. The factor `get_world_size()` cancels DDP's own division by the number of ranks.
+# ranks*. These shares must be added, so here the factor `get_world_size()` is right: it cancels DDP's division.
 
-# %% [markdown] id="ways-read" lang="zh" sync="26fe9096:ffabf505"
+# %% [markdown] id="ways-read" lang="zh" sync="8ad6f4c7:6277b344"
 # 打印的第一行还是那条等式，这回由 DDP 算出。后面三行都没有报错，两个 rank 的结果也完全一致，只是梯度是错的：
 #
-# - **两部分不一样大，4 + 1**。rank 1 只有一个样本，它在平均里占了一半，本来只该占五分之一。差值图里的那个
-#   数字，就是多算的部分。对这个 batch 来说，误差比梯度本身还大。
-# - **损失求和**。4 个样本的和是平均的 4 倍，结果也就成了正确值的 4 倍。
-# - **损失乘以 rank 数**。各个 rank 的梯度*相加*时，这样写是对的。DDP 已经求过平均，结果就成了两倍；
+# - **两部分不一样大**，4 + 1。rank 1 只有一个样本，它在平均里占了一半，本来只该占五分之一。差值图里的那个
+#   数字，就是多算的部分。这里最大的误差，比梯度最大的一项还大。
+# - **损失求和**（`summed_loss`）。4 个样本的和是平均的 4 倍，结果也就成了正确值的 4 倍。
+# - **损失乘以 rank 数**（`loss_times_ranks`）。DDP 求的平均已经是整个 batch 的梯度，再乘就成了两倍；
 #   八个 rank 就是八倍。
 #
-# **改正**见最后一行：每个 rank 把自己样本的损失加起来，除以*所有 rank 的*样本总数；再乘以
-# `get_world_size()`，是为了抵消 DDP 自己做的那次除法。
+# **改正**见图的最后一行：每个 rank 把自己样本的损失加起来，除以*所有 rank 的*样本总数。只有这样除过，才要乘以
+# `get_world_size()`，抵消 DDP 求平均时的那次除法。
 
 # %% [markdown] id="hidden" lang="en"
-# By hand: if rank 0's four samples have the gradient 1 and rank 1's only one has 10, the mean of the two means
-# is about twice the mean over the samples. `DistributedSampler` keeps the parts equal by repeating samples
-# (chapter 04). Even then they may only look equal. `cross_entropy` skips samples with the label −100, by which
-# programs mark the padding at the end of short texts, and takes the mean over the others. Here both halves have
-# 4 samples, and in the second only one has a label:
+# By hand: if rank 0's four samples have the gradient 1 and rank 1's only one has 10, the mean of the means is
+# about twice the mean over the samples. `DistributedSampler` keeps the parts equal by repeating samples
+# (chapter 04).
+#
+# Yet parts may only look equal. `cross_entropy` skips samples with the label −100, which often marks the padding
+# at the end of short texts, and takes the mean over the others. Here both halves have 4 samples, and in the
+# second only one has a label:
 
-# %% [markdown] id="hidden" lang="zh" sync="2f7fde5e:44426033"
+# %% [markdown] id="hidden" lang="zh" sync="98aad350:251811da"
 # 动笔算一算：rank 0 四个样本的梯度都是 1，rank 1 唯一的样本是 10，两边的平均再求平均，差不多是全部样本平均的
 # 两倍。`DistributedSampler` 会重复几个样本，让各部分一样大（第 04 章）。可是，看上去一样大，也未必真的一样大。
 #
-# `cross_entropy` 会跳过标签为 −100 的样本，只对其余的求平均，程序常用这个标签来标记短文本末尾补上的内容。
+# `cross_entropy` 会跳过标签为 −100 的样本，只对其余的求平均；处理文本时，常用这个标签标记短文本末尾补上的内容。
 # 下面两半都是 4 个样本，后一半却只有一个带标签：
 
 # %% id="hidden-claim"
@@ -428,14 +435,16 @@ off = (sum(parts) / 2 - one_process.gradient(images, masked)).abs().max().item()
 print(f"4 + 4, three labels left out: max|mean of both − whole batch| = {off:.1e}")
 
 # %% [markdown] id="adam" lang="en"
-# The same error as for 4 + 1. (BatchNorm, which looks at all samples of a batch at once, breaks the line in yet
-# another way: chapter 08.) Does such an error show in training? How far does one update move the weights when
-# the gradient is 4 times too large, compared with the right one?
+# The same error as for 4 + 1. (BatchNorm, which looks at all samples of a batch at once, breaks the identity in
+# yet another way: chapter 08.)
+#
+# Would you notice such a mistake in training? When the gradient is 4 times too large, how many times as far does
+# one update move the weights?
 
-# %% [markdown] id="adam" lang="zh" sync="16a28f8d:65886868"
-# 误差和 4 + 1 时一样。（批归一化 BatchNorm 会同时看一个 batch 的所有样本，等式会以另一种方式失效，
-# 见第 08 章。）那么这样的错误，训练时看得出来吗？如果梯度是正确值的 4 倍，
-# 一次更新会让权重走几倍远？
+# %% [markdown] id="adam" lang="zh" sync="7c1c396b:61ed42e3"
+# 误差和 4 + 1 时一样大。批归一化（BatchNorm）要同时看一个 batch 的所有样本，等式会以另一种方式失效，见第 08 章。
+#
+# 这样的错误，训练时看得出来吗？如果梯度是正确值的 4 倍，一次更新会让权重走几倍远？
 
 # %% id="adam-claim"
 for kind in (torch.optim.SGD, torch.optim.Adam):
@@ -444,21 +453,21 @@ for kind in (torch.optim.SGD, torch.optim.Adam):
 
 # %% [markdown] id="adam-read" lang="en"
 # SGD, plain gradient descent, goes four times as far, and you may notice. Adam goes as far as before: it
-# divides each gradient by a running estimate of its own size, so a constant factor cancels. So with
-# Adam a summed loss goes unnoticed, and the mistake waits until you clip gradients or change the optimizer.
+# divides each entry of the gradient by a running estimate of its size, so a constant factor cancels. With Adam a
+# summed loss goes unnoticed, until you clip gradients or change the optimizer.
 
-# %% [markdown] id="adam-read" lang="zh" sync="56ffbc6f:b650cc95"
-# SGD（普通的梯度下降）走了四倍远，也许还能察觉。Adam 却还是走原来那么远：它会用梯度自身大小的滑动估计去除梯度，
-# 固定的倍数就被约掉了。所以用 Adam 时，损失求了和也看不出来；等到要裁剪梯度，或者换一种优化器，
+# %% [markdown] id="adam-read" lang="zh" sync="ebd39fba:39f217e5"
+# SGD（普通的梯度下降）走了四倍远，也许还能察觉。Adam 却和原来走得一样远：它让梯度除以自身大小的滑动估计，
+# 固定的倍数就约掉了。所以用 Adam 时，损失求了和也看不出来；等到要裁剪梯度，或者换一种优化器，
 # 错误才会冒出来。
 
 # %% [markdown] id="your-turn" lang="en"
 # ## Your turn
 #
-# **1.** Each part of a batch gives you the gradient of its mean loss, all of the same shape, and its number of
-# samples. Join them to the gradient of the whole batch's mean loss.
+# **1.** For each part of a batch you get the gradient of its mean loss and its number of samples. Return the
+# gradient of the whole batch's mean loss.
 
-# %% [markdown] id="your-turn" lang="zh" sync="16e0c604:4a4f2542"
+# %% [markdown] id="your-turn" lang="zh" sync="0469c04b:4a4f2542"
 # ## 动手试试
 #
 # **1.** 一个 batch 分成几部分。已知每一部分平均损失的梯度（形状都相同）和样本数，
@@ -475,11 +484,11 @@ check("one_process-1", join)
 
 # %% [markdown] id="your-turn-2" lang="en"
 # **2.** You know how long each phase takes on one process. How long does the step take when several ranks divide
-# the batch, if talking costs nothing and each phase has no fixed costs?
+# the batch? Leave out communication, and the fixed costs of the work per sample.
 #
 # `hint("one_process-1")` gives a hint, `solution("one_process-1")` the answer; the same with `-2`.
 
-# %% [markdown] id="your-turn-2" lang="zh" sync="8896c110:0167a003"
+# %% [markdown] id="your-turn-2" lang="zh" sync="b8a05cc5:0167a003"
 # **2.** 已知单进程时每个阶段要多久。几个 rank 分担这个 batch，假设通信不花时间，各阶段也没有固定开销，
 # 一步要多久？
 #

@@ -297,7 +297,7 @@ WRONG_JOINS = {
     "sum": (
         lambda grads, counts: sum(grads),
         "with 4 + 4 samples, your gradient is 2 times the whole batch's (entry 1: 3.33 instead of 1.66): its "
-        "direction is right, by what do you divide?",
+        "direction is right; what do you divide by?",
         "样本数是 4 + 4 时，你的梯度是整个 batch 的 2 倍（第 1 项是 3.33，应为 1.66）：方向对了，最"
         "后该除以什么？",
     ),
@@ -310,7 +310,7 @@ WRONG_JOINS = {
         lambda grads, counts: torch.cat(grads),
         "your function returns a Tensor of shape [12] where [6], the shape of each part's gradient, "
         "is expected.",
-        "你的函数返回了形状为 [12] 的 Tensor，而这里要的形状是 [6]，同各部分的梯度。",
+        "你的函数返回了形状为 [12] 的 Tensor，而这里要的形状是 [6]，和各部分的梯度一样。",
     ),
     "word": (
         lambda grads, counts: "mean",
@@ -340,7 +340,7 @@ WRONG_TIMES = {
         lambda data, forward, backward, update, ranks: (data + forward + backward + update) / ranks,
         "on 4 ranks you give 2.38 ms, 0.125 of them for the update: that takes 0.5 ms however small "
         "the batch, "
-        "and every rank makes the whole of it.",
+        "and every rank does all of it.",
         "4 个 rank 时你给出 2.38 毫秒，其中更新占 0.125 毫秒：不管 batch 多小，更新都要 0.5 毫秒，"
         "而且每个 rank "
         "都要完整地做一遍。",
@@ -354,7 +354,7 @@ WRONG_TIMES = {
     "nothing divided": (
         lambda data, forward, backward, update, ranks: data + forward + backward + update,
         "for a step of 8 + 0.5 + 0.5 + 0.5 ms you give 9.5 ms on 4 ranks, but it takes 2.75 ms.",
-        "一步是 8 + 0.5 + 0.5 + 0.5 毫秒，分给 4 个 rank，你给出 9.5 毫秒，而它要 2.75 毫秒。",
+        "一步是 8 + 0.5 + 0.5 + 0.5 毫秒，分给 4 个 rank，你给出 9.5 毫秒，应为 2.75 毫秒。",
     ),
 }
 

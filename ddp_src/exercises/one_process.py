@@ -116,7 +116,8 @@ def _vector(given: object, whole: Tensor) -> Tensor:
     raise WrongAnswer(
         f"your function returns a {kind} of shape {list(vector.shape)} where {shape}, the shape of each "
         "part's gradient, is expected.",
-        f"你的函数返回了形状为 {list(vector.shape)} 的 {kind}，而这里要的形状是 {shape}，和各部分的梯度一样。",
+        f"你的函数返回了形状为 {list(vector.shape)} 的 {kind}，而这里要的形状是 {shape}，"
+        "和各部分的梯度一样。",
     )
 
 

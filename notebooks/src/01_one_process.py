@@ -7,7 +7,7 @@
 # - say which parts of a step DDP divides among the ranks, and which part every rank repeats;
 # - say when the mean of the ranks' gradients is the gradient of the whole batch, and when it is not.
 
-# %% [markdown] id="title" lang="zh" sync="d87143f1:71487499"
+# %% [markdown] id="title" lang="zh" sync="d87143f1:18ec90ae"
 # # 01 · 单进程：到底是什么在并行？
 #
 # 要让几个进程分担一步训练，先得看清一个进程在一步里做了什么。读完这一章，我们就能：
@@ -15,7 +15,7 @@
 # - 量出一步训练的时间花在了哪里；
 # - 说清 DDP（分布式数据并行）把一步当中的哪些部分分给各个 rank（进程在组内的编号，也指这个进程），哪一部分
 #   每个 rank 都要重做；
-# - 判断各个 rank 的梯度的平均，什么时候等于整个 batch 的梯度，什么时候不等于。
+# - 判断什么时候各个 rank 梯度的平均等于整个 batch 的梯度，什么时候不等于。
 
 # %% id="setup"
 import tempfile
@@ -37,7 +37,7 @@ warm_up()  # gets the ranks' processes ready while you read on
 # A training program has a data set, a model and a loop. **The data set** is a `.pth` file that holds two
 # tensors: the pixels, as whole numbers from 0 to 255, and the labels. This class reads it:
 
-# %% [markdown] id="program" lang="zh" sync="b9ecbc23:543e68bd"
+# %% [markdown] id="program" lang="zh" sync="b9ecbc23:0d9e1833"
 # ## 训练程序
 #
 # 训练程序由三样东西组成：数据集、模型和训练循环。**数据集**存在一个 `.pth` 文件里，是两个张量：
@@ -68,11 +68,11 @@ print(f"{len(digits):,} digits; one sample {list(image.shape)}, a batch of three
 # [told otherwise](https://docs.pytorch.org/docs/stable/generated/torch.load.html). A list of pictures can be
 # saved, but not loaded:
 
-# %% [markdown] id="pictures" lang="zh" sync="9b877ee5:ac441010"
+# %% [markdown] id="pictures" lang="zh" sync="9b877ee5:554790b6"
 # 为什么只存张量？`.pth` 文件用的是 pickle 格式，载入时可能执行里面的代码。
 # 所以 `torch.load` 默认只接受张量、数、字符串和装着它们的容器
 # （[可以改，但不安全](https://docs.pytorch.org/docs/stable/generated/torch.load.html)）。
-# 存一个图片列表试试：存得进去，却读不出来。
+# 存一个图片列表试试，存得进去，却读不出来：
 
 # %% id="pictures-refused"
 pictures = f"{folder.name}/pictures.pth"
@@ -90,9 +90,9 @@ with shows(DataError):
 # - **backward**: from the loss to the **gradient**, which says for each weight how the loss changes with it;
 # - **update**: the optimizer changes the weights.
 
-# %% [markdown] id="loop" lang="zh" sync="fd1c04f5:b4fc189b"
-# **模型**是 `SimpleModel`：784 个像素，100 个隐藏单元，10 个类别，输出里叫 `simple`。另有一个大一些的
-# `cnn`，用来对比。**训练循环**是下面的第二段代码。一步分成四个阶段，每个阶段结束时按一次秒表：
+# %% [markdown] id="loop" lang="zh" sync="3ce77632:b45897d0"
+# **模型**是 `SimpleModel`：784 个像素，100 个隐藏单元，10 个类别，输出里叫 `simple`。另有一个大一些的卷积网络
+# `cnn`，用来对比。**训练循环**是下面的第二段代码。一步分成四个阶段，秒表 `clock.lap()` 给出每个阶段用了多少秒：
 #
 # - **data**：取一个 batch 的样本；
 # - **forward**：前向传播，从图像算到损失；
@@ -117,11 +117,11 @@ for name in ("simple", "cnn"):
 #
 # Write your letter down before you read on.
 
-# %% [markdown] id="predict" lang="zh" sync="e2ff8cae:f65e7e17"
+# %% [markdown] id="predict" lang="zh" sync="e2ff8cae:c4617937"
 # ## 先猜一猜
 #
-# 许多程序，比如用 torchvision 自带 MNIST 的，是这样取数据的：把样本一个一个地先做成图像库 PIL 的图片，
-# 再用 `ToTensor` 变成张量，凑够 128 个就是一个 batch。这样训练 `SimpleModel`，在 CPU 上，一步的时间主要花在哪里？
+# 许多程序，比如用 torchvision 自带 MNIST 的，是这样取数据的：把每个样本先做成图像库 PIL 的图片，
+# 再用 `ToTensor` 变成张量，凑够 128 个就是一个 batch。在 CPU 上这样训练 `SimpleModel`，一步的时间主要花在哪里？
 #
 # - (a) 前向传播和反向传播
 # - (b) 更新权重
@@ -138,14 +138,14 @@ for name in ("simple", "cnn"):
 # They take turns, one step each, so that a busy machine slows all three alike. On a CPU the clock counts only
 # this process's own work, not the turns of other programs.
 
-# %% [markdown] id="run" lang="zh" sync="cbf25bd8:e7d2d207"
+# %% [markdown] id="run" lang="zh" sync="a9db9431:d5355c42"
 # ## 跑起来
 #
 # 同一个模型，同样的数字，每个 batch 128 个样本，用三种方式喂：逐个样本经过 PIL，逐个样本直接取张量，整批取张量。
 # 整批取时，`batch_size=None` 让 `DataLoader` 把整个下标列表直接交给数据集。
 #
-# 三种方式轮流各走一步，机器再忙，受的影响也一样。在 CPU 上，秒表只计这个进程真正干活的时间，
-# 轮到别的程序的时间不算。每个阶段的时间，取各步的中位数。
+# 三种方式轮流各走一步，机器再忙，受的影响也一样。在 CPU 上，秒表只计这个进程真正干活的时间。
+# 每个阶段的时间，取各步的中位数（median）。
 
 # %% id="run-source"
 show_source(
@@ -157,10 +157,10 @@ show_source(
 #
 # One bar for each way to feed `simple`; the numbers for `cnn` are printed below it.
 
-# %% [markdown] id="see" lang="zh" sync="847365a7:57ec6ee3"
+# %% [markdown] id="see" lang="zh" sync="847365a7:04ff6309"
 # ## 看结果
 #
-# 每种喂法一条，用的是 `SimpleModel`。条的右边先写一步的总时间。
+# 每种喂法一条，用的是 `simple`；`cnn` 的结果打印在图的下面。
 
 # %% id="feeds"
 feeds = {
@@ -173,7 +173,7 @@ plots.step_times(feeds["simple"])
 # tensor by tensor, a large part still is; fed whole batches, a small one. Forward, backward and update take
 # about the same time in all three.
 
-# %% [markdown] id="feeds-alt" alt="feeds" lang="zh" sync="8ae28e1b:4fd6a522"
+# %% [markdown] id="feeds-alt" alt="feeds" lang="zh" sync="f6a03580:54ea83f5"
 # 逐个样本经过 PIL，一步的时间是整批喂的好几倍，大部分花在取数据上。逐个喂张量，取数据仍占很大一块；
 # 整批喂，就只占一小块了。前向、反向和更新，三种方式用时都差不多。
 
@@ -196,10 +196,9 @@ for model, by_feed in feeds.items():
 #
 # So measure the feed first. A GPU would shorten only the small parts of the first bar.
 
-# %% [markdown] id="read" lang="zh" sync="fb8cd97d:23b10869"
-# **答案是 (c)**。第一条里，取数据占了大头。三条里模型做的事完全一样，差别只在怎样喂数据。
-# 逐个样本喂，一个 batch 要从 Python 里调用 128 次，每次得到一个小张量，最后还要拼到一起；
-# 整批喂，只调用一次，一口气复制 128 行。
+# %% [markdown] id="read" lang="zh" sync="96a6f5a2:8d1a64c4"
+# **答案是 (c)**。第一条里，取数据占了大头；模型做的事，三条都一样。逐个样本喂，一个 batch 要从 Python 里调用
+# 128 次，每次得到一个小张量，最后还要拼到一起；经过 PIL 的，每个样本还要变成图片再变回张量。整批喂，只调用一次。
 #
 # - 选 (a)，换成大一些的模型就对了：`cnn` 的权重是它的 15 倍，喂同样的图片，取数据只占一步的一小部分。
 # - 选 (b)，多半是觉得每个权重都要改一遍，肯定很慢。其实 79,510 个权重并不多。不过看第三条：
@@ -213,11 +212,11 @@ for model, by_feed in feeds.items():
 # DDP gives each rank a part of every batch. What does a smaller batch save? Here the model is fed whole batches
 # of 64 to 1,024 samples, again in turn.
 
-# %% [markdown] id="divide" lang="zh" sync="db3efcba:3e1d26df"
+# %% [markdown] id="divide" lang="zh" sync="26a72ff4:53445937"
 # ## 什么能分摊，什么要重复
 #
-# DDP 把每个 batch 分给各个 rank，每个 rank 手里的 batch 就变小了。这样能省下什么？
-# 下面的 batch 从 64 个样本到 1,024 个，都是整批喂，还是轮流各走一步。
+# DDP 把每个 batch 分给各个 rank。batch 变小了，能省下什么？下面整批喂，batch 从 64 个样本到 1,024 个，
+# 还是轮流各走一步。
 
 # %% id="sizes"
 sizes = spawn(one_process.time_batch_sizes, ((64, 128, 256, 512, 1024),), nprocs=1)[0]
@@ -227,8 +226,8 @@ plots.step_times(sizes, first="update", ylabel="batch size (samples)")
 # The larger the batch, the longer data, forward and backward: from about half of the bar to most of it. The
 # update, drawn first, is about equally long in every bar.
 
-# %% [markdown] id="sizes-alt" alt="sizes" lang="zh" sync="3a9278ab:bcdb5d28"
-# batch 越大，data、forward、backward 三段越长；到 1,024 个样本时，它们占了整条的绝大部分。
+# %% [markdown] id="sizes-alt" alt="sizes" lang="zh" sync="3a9278ab:f4d24e1a"
+# batch 越大，data、forward、backward 三段越长：从整条的一半左右，一直到绝大部分。
 # 画在最左边的 update，每一条里都差不多长。
 
 # %% id="sizes-claim"
@@ -250,13 +249,14 @@ for size in (1024, 128):
 # little: the update is a large part of such a step, and the other phases have **fixed costs**, the same for
 # any batch.
 
-# %% [markdown] id="divide-read" lang="zh" sync="9da2c43d:ce34fb7a"
+# %% [markdown] id="divide-read" lang="zh" sync="43ae8115:7edaa9db"
 # data、forward、backward 是*按样本*算的工作：样本减半，时间大约也减半。update 是*按权重*算的工作：
-# batch 再小，时间也几乎不变。这就回答了本章的问题：**并行的是取数据、前向传播和反向传播**，每个 rank 只做自己
+# batch 再小，时间也差不多。这就回答了本章的问题：**并行的是取数据、前向传播和反向传播**，每个 rank 只做自己
 # 那一份；**更新是重复的**，每个 rank 都有全部权重，也就都要把全部权重改一遍。
 #
-# 最后两行是上限：就算通信不花时间，两个 rank 也最多让一步快这么多倍。batch 是 1,024 时到不了两倍，
-# 因为更新没有分摊。batch 是 128 时好处更小：更新占了很大一块，其余阶段也各有一点固定开销，batch 再小也省不掉。
+# 最后两行是说：两个 rank 各分一半，通信又不花时间，一步能快多少倍。batch 是 1,024 时到不了两倍，
+# 因为更新没有分摊。batch 是 128 时好处更小：更新占了很大一块，其余阶段也各有一点**固定开销**，
+# batch 再小也省不掉。
 
 # %% [markdown] id="why" lang="en"
 # ## Why the parts make up the whole
@@ -275,20 +275,20 @@ for size in (1024, 128):
 # for all pixels, so the gradient of one sample looks like the sample: bright where the number is positive, dark
 # where it is negative. Solid frames are the first half, dashed ones the second.
 
-# %% [markdown] id="why" lang="zh" sync="16b88df1:2ef50fdd"
+# %% [markdown] id="why" lang="zh" sync="218b0e07:0909874b"
 # ## 为什么部分能拼成整体
 #
-# 还差一件事：更新要用整个 batch 的梯度，而每个 rank 只知道自己那一份的。8 个样本的损失是它们各自损失的
-# 平均，把它分成两半来写：
+# 更新要用整个 batch 的梯度，而每个 rank 只知道自己那一份的。8 个样本组成一个 batch，它的损失是各个样本损失的
+# 平均，分成两半来写：
 #
 # $$\frac{l_0+l_1+\cdots+l_7}{8} \;=\; \frac12\left(\frac{l_0+l_1+l_2+l_3}{4}+\frac{l_4+l_5+l_6+l_7}{4}\right)$$
 #
 # 和的梯度等于梯度的和，所以把各个损失换成它们的梯度 g0 … g7，等式照样成立：
-# **两半的梯度求平均，就是整个 batch 的梯度**。DDP 就建立在这一行等式上。
+# **两半的梯度求平均，就是整个 batch 的梯度**。DDP 就建立在这个等式上。
 #
-# 这还能亲眼看到。从 784 个像素到同一个隐藏单元，有 784 个权重，下面每幅图画的就是它们的梯度。
-# 每个权重的梯度，等于像素值乘以一个对所有像素都相同的数，所以一个样本的梯度，看上去就像这个样本。
-# 这个数可正可负，所以有的亮，有的暗。实线框是前一半，虚线框是后一半。
+# 从 784 个像素到同一个隐藏单元，有 784 个权重，下面每幅图画的就是它们的梯度；选这个单元，是因为八个数字
+# 都看得见。每个权重的梯度，等于像素值乘以一个对所有像素都相同的数，所以一个样本的梯度，看上去就像这个样本：
+# 这个数为正就亮，为负就暗。实线框是前一半，虚线框是后一半。
 
 # %% id="halves"
 images, labels = one_process.few_digits(8)
@@ -304,7 +304,7 @@ plots.gradient_of_halves(each, halves, picture=one_process.picture)
 # digits each, then their mean and the gradient of the whole batch, which look the same; their difference is an
 # even grey.
 
-# %% [markdown] id="halves-alt" alt="halves" lang="zh" sync="a1551749:6b6ff48b"
+# %% [markdown] id="halves-alt" alt="halves" lang="zh" sync="577aaff1:6b6ff48b"
 # 上面一排是八个梯度，形状就是数字 0 到 7，有的亮，有的暗。下面一排，先是两幅图，各由四个数字混合而成；
 # 接着是这两幅的平均和整个 batch 的梯度，看不出区别；最后是两者之差，一片均匀的灰色。
 
@@ -320,8 +320,8 @@ print(f"float32: max|mean of both − whole batch| = {off32:.0e} < 1e-6: {off32 
 # stands the largest entry of the gradient itself. What is left is rounding, coarser in float32: the two ways add
 # the same numbers in another order. So two ranks and one process agree closely, but not bit for bit.
 
-# %% [markdown] id="halves-read" lang="zh" sync="09d03d7e:7128cb09"
-# 灰色图下面的数，是全部 79,510 个权重里最大的差，不只是画出来的那 784 个；它左边的数，是梯度本身最大的一项。
+# %% [markdown] id="halves-read" lang="zh" sync="d12aa1ef:8da9da74"
+# 灰色图下面的数，是全部 79,510 个权重里最大的差，没画出来的也算；它左边的数，是梯度本身最大的一项。
 # 剩下的只是舍入（float32 的舍入大一些）：两种算法加的是同样的数，只是先后顺序不同。
 # 所以两个 rank 和一个进程的结果非常接近，但不是逐位相同。
 
@@ -332,12 +332,12 @@ print(f"float32: max|mean of both − whole batch| = {off32:.0e} < 1e-6: {off32 
 # a time; `weighed_by_count` is the cure for the first. `own_and_joined` runs on two ranks. Each computes its
 # gradient twice: alone, and with DDP, which hands both ranks the mean of their gradients.
 
-# %% [markdown] id="break" lang="zh" sync="65b1eb39:ce34d2a3"
+# %% [markdown] id="break" lang="zh" sync="65b1eb39:8f412848"
 # ## 弄坏它：三种情况下等式不成立
 #
-# 上面的等式要三个条件：各部分一样大，部分之内求平均，部分之间也求平均。我们每次去掉一个。
-# 下面的函数在两个 rank 上运行，用的是真正的 DDP。每个 rank 把梯度算两次：一次不用 DDP；一次用 DDP，
-# 两个 rank 都会拿到两边梯度的平均。
+# 这个等式要三个条件：各部分一样大，部分之内求平均，部分之间也求平均。我们每次去掉一个；`weighed_by_count`
+# 是第一种情况的改法。`own_and_joined` 在两个 rank 上运行，每个 rank 把梯度算两次：一次自己算；
+# 一次用 DDP，两个 rank 都会拿到两边梯度的平均。
 
 # %% id="break-source"
 show_source(
@@ -373,10 +373,10 @@ plots.joined_gradients(rows[1:], picture=one_process.picture)
 # after DDP the pattern of the whole batch, but stronger. 4 + 1 samples, weighed by count: the difference is an
 # even grey.
 
-# %% [markdown] id="ways-alt" alt="ways" lang="zh" sync="abdcc4e6:e300fe22"
+# %% [markdown] id="ways-alt" alt="ways" lang="zh" sync="ddaf1390:7c58ed77"
 # 一共四行。4 + 1 个样本：rank 1 只有一个数字 4，DDP 之后它格外醒目，差值图里剩下的也正是它；差值最大的一项
-# 几乎是真正的梯度最大项的三倍。损失求和、损失乘以 rank 数：图案是对的，但太强。4 + 1 个样本并按样本数
-# 加权：差值是一片均匀的灰色。
+# 几乎是真正的梯度最大项的三倍。损失求和、损失乘以 rank 数：DDP 之后的图案和整个 batch 的一样，只是更强。
+# 4 + 1 个样本并按样本数加权：差值是一片均匀的灰色。
 
 # %% id="ways-claim"
 for row in rows:
@@ -398,17 +398,17 @@ print(f"max|rank 0 − rank 1| after DDP = {max(apart):g}, in all {len(apart)}")
 # **Mended**, in the last row: each rank sums over its samples and divides by the number of samples *on all
 # ranks*. These shares must be added, so here the factor `get_world_size()` is right: it cancels DDP's division.
 
-# %% [markdown] id="ways-read" lang="zh" sync="8ad6f4c7:6277b344"
-# 打印的第一行还是那条等式，这回由 DDP 算出。后面三行都没有报错，两个 rank 的结果也完全一致，只是梯度是错的：
+# %% [markdown] id="ways-read" lang="zh" sync="9841b318:45744eee"
+# 打印的第一行没有画出来，它还是那个等式，这回由 DDP 算出。后面三行都没有报错，两个 rank 的结果也完全一致，
+# 只是梯度是错的：
 #
 # - **两部分不一样大**，4 + 1。rank 1 只有一个样本，它在平均里占了一半，本来只该占五分之一。差值图里的那个
-#   数字，就是多算的部分。这里最大的误差，比梯度最大的一项还大。
-# - **损失求和**（`summed_loss`）。4 个样本的和是平均的 4 倍，结果也就成了正确值的 4 倍。
-# - **损失乘以 rank 数**（`loss_times_ranks`）。DDP 求的平均已经是整个 batch 的梯度，再乘就成了两倍；
-#   八个 rank 就是八倍。
+#   数字，就是多算的部分；差值最大的一项，比梯度本身最大的一项还大。
+# - **损失求和**。4 个样本的和是平均的 4 倍，结果也就成了正确值的 4 倍。
+# - **损失乘以 rank 数**。这一乘，把 DDP 求的平均变回了总和，结果成了正确值的两倍；八个 rank 就是八倍。
 #
-# **改正**见图的最后一行：每个 rank 把自己样本的损失加起来，除以*所有 rank 的*样本总数。只有这样除过，才要乘以
-# `get_world_size()`，抵消 DDP 求平均时的那次除法。
+# **改正**见图的最后一行：每个 rank 把自己样本的损失加起来，除以*所有 rank 的*样本总数。这样的各份本该相加，
+# 所以这里乘以 `get_world_size()` 才是对的：它抵消 DDP 求平均时的那次除法。
 
 # %% [markdown] id="hidden" lang="en"
 # By hand: if rank 0's four samples have the gradient 1 and rank 1's only one has 10, the mean of the means is
@@ -419,12 +419,12 @@ print(f"max|rank 0 − rank 1| after DDP = {max(apart):g}, in all {len(apart)}")
 # at the end of short texts, and takes the mean over the others. Here both halves have 4 samples, and in the
 # second only one has a label:
 
-# %% [markdown] id="hidden" lang="zh" sync="98aad350:251811da"
+# %% [markdown] id="hidden" lang="zh" sync="72a0d418:d3da0ed1"
 # 动笔算一算：rank 0 四个样本的梯度都是 1，rank 1 唯一的样本是 10，两边的平均再求平均，差不多是全部样本平均的
-# 两倍。`DistributedSampler` 会重复几个样本，让各部分一样大（第 04 章）。可是，看上去一样大，也未必真的一样大。
+# 两倍。`DistributedSampler` 会重复几个样本，让各部分一样大（第 04 章）。
 #
-# `cross_entropy` 会跳过标签为 −100 的样本，只对其余的求平均；处理文本时，常用这个标签标记短文本末尾补上的内容。
-# 下面两半都是 4 个样本，后一半却只有一个带标签：
+# 可是，看上去一样大，也未必真的一样大。`cross_entropy` 会跳过标签为 −100 的样本，只对其余的求平均；
+# 处理文本的程序常用这个标签，标记短文本末尾补上的内容。下面两半都是 4 个样本，后一半却只有一个带标签：
 
 # %% id="hidden-claim"
 print(f"4 + 1 by hand: mean of means = {(1 + 10) / 2}, mean over samples = {(4 * 1 + 1 * 10) / 5}")
@@ -441,8 +441,8 @@ print(f"4 + 4, three labels left out: max|mean of both − whole batch| = {off:.
 # Would you notice such a mistake in training? When the gradient is 4 times too large, how many times as far does
 # one update move the weights?
 
-# %% [markdown] id="adam" lang="zh" sync="7c1c396b:61ed42e3"
-# 误差和 4 + 1 时一样大。批归一化（BatchNorm）要同时看一个 batch 的所有样本，等式会以另一种方式失效，见第 08 章。
+# %% [markdown] id="adam" lang="zh" sync="2d08d410:96702666"
+# 误差和 4 + 1 时一样大。批归一化（BatchNorm）会同时看一个 batch 的所有样本，等式以另一种方式失效，见第 08 章。
 #
 # 这样的错误，训练时看得出来吗？如果梯度是正确值的 4 倍，一次更新会让权重走几倍远？
 
@@ -456,9 +456,9 @@ for kind in (torch.optim.SGD, torch.optim.Adam):
 # divides each entry of the gradient by a running estimate of its size, so a constant factor cancels. With Adam a
 # summed loss goes unnoticed, until you clip gradients or change the optimizer.
 
-# %% [markdown] id="adam-read" lang="zh" sync="ebd39fba:39f217e5"
-# SGD（普通的梯度下降）走了四倍远，也许还能察觉。Adam 却和原来走得一样远：它让梯度除以自身大小的滑动估计，
-# 固定的倍数就约掉了。所以用 Adam 时，损失求了和也看不出来；等到要裁剪梯度，或者换一种优化器，
+# %% [markdown] id="adam-read" lang="zh" sync="ebd39fba:04d45160"
+# SGD（普通的梯度下降）走了四倍远，也许还能察觉。Adam 却和原来走得一样远：它把梯度的每一项除以这一项大小的
+# 滑动估计，固定的倍数就约掉了。所以用 Adam 时，损失求了和也看不出来；等到要裁剪梯度，或者换一种优化器，
 # 错误才会冒出来。
 
 # %% [markdown] id="your-turn" lang="en"
@@ -488,9 +488,9 @@ check("one_process-1", join)
 #
 # `hint("one_process-1")` gives a hint, `solution("one_process-1")` the answer; the same with `-2`.
 
-# %% [markdown] id="your-turn-2" lang="zh" sync="b8a05cc5:0167a003"
-# **2.** 已知单进程时每个阶段要多久。几个 rank 分担这个 batch，假设通信不花时间，各阶段也没有固定开销，
-# 一步要多久？
+# %% [markdown] id="your-turn-2" lang="zh" sync="b8a05cc5:c7c6beef"
+# **2.** 已知单进程时每个阶段要多久。几个 rank 分担这个 batch，一步要多久？通信不算，按样本算的那几个阶段的
+# 固定开销也不算。
 #
 # 需要提示就运行 `hint("one_process-1")`，想看答案就运行 `solution("one_process-1")`；第 2 题把 `-1` 换成 `-2`。
 

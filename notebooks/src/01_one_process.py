@@ -7,15 +7,15 @@
 # - say which parts of a step DDP divides among the ranks, and which part every rank repeats;
 # - say when the mean of the ranks' gradients is the gradient of the whole batch, and when it is not.
 
-# %% [markdown] id="title" lang="zh" sync="d87143f1:18ec90ae"
+# %% [markdown] id="title" lang="zh" sync="d87143f1:0c541562"
 # # 01 · 单进程：到底是什么在并行？
 #
-# 要让几个进程分担一步训练，先得看清一个进程在一步里做了什么。读完这一章，我们就能：
+# 要让几个进程分担一步训练，先看清一个进程在一步里做了什么。读完这一章，我们就能：
 #
 # - 量出一步训练的时间花在了哪里；
-# - 说清 DDP（分布式数据并行）把一步当中的哪些部分分给各个 rank（进程在组内的编号，也指这个进程），哪一部分
-#   每个 rank 都要重做；
-# - 判断什么时候各个 rank 梯度的平均等于整个 batch 的梯度，什么时候不等于。
+# - 说清一步当中，DDP（分布式数据并行）把什么分给各个 rank（进程在组内的编号，也指这个进程），什么由
+#   每个 rank 重做；
+# - 判断各个 rank 梯度的平均什么时候等于整个 batch 的梯度，什么时候不等于。
 
 # %% id="setup"
 import tempfile
@@ -37,11 +37,11 @@ warm_up()  # gets the ranks' processes ready while you read on
 # A training program has a data set, a model and a loop. **The data set** is a `.pth` file that holds two
 # tensors: the pixels, as whole numbers from 0 to 255, and the labels. This class reads it:
 
-# %% [markdown] id="program" lang="zh" sync="b9ecbc23:0d9e1833"
+# %% [markdown] id="program" lang="zh" sync="b9ecbc23:71abb075"
 # ## 训练程序
 #
-# 训练程序由三样东西组成：数据集、模型和训练循环。**数据集**存在一个 `.pth` 文件里，是两个张量：
-# 像素（0 到 255 的整数）和标签。下面这个类负责读它：
+# 训练程序有三样东西：数据集、模型和训练循环。**数据集**是一个 `.pth` 文件，存着两个张量：
+# 像素（0 到 255 的整数）和标签。读它的是下面这个类：
 
 # %% id="dataset-source"
 show_source(MNISTDataset)
@@ -68,11 +68,11 @@ print(f"{len(digits):,} digits; one sample {list(image.shape)}, a batch of three
 # [told otherwise](https://docs.pytorch.org/docs/stable/generated/torch.load.html). A list of pictures can be
 # saved, but not loaded:
 
-# %% [markdown] id="pictures" lang="zh" sync="9b877ee5:554790b6"
-# 为什么只存张量？`.pth` 文件用的是 pickle 格式，载入时可能执行里面的代码。
+# %% [markdown] id="pictures" lang="zh" sync="9b877ee5:b8df750b"
+# 只存张量，因为 `.pth` 文件用的是 pickle 格式，载入时可能执行里面的代码。
 # 所以 `torch.load` 默认只接受张量、数、字符串和装着它们的容器
 # （[可以改，但不安全](https://docs.pytorch.org/docs/stable/generated/torch.load.html)）。
-# 存一个图片列表试试，存得进去，却读不出来：
+# 图片列表就存得进去，读不出来：
 
 # %% id="pictures-refused"
 pictures = f"{folder.name}/pictures.pth"
@@ -90,9 +90,9 @@ with shows(DataError):
 # - **backward**: from the loss to the **gradient**, which says for each weight how the loss changes with it;
 # - **update**: the optimizer changes the weights.
 
-# %% [markdown] id="loop" lang="zh" sync="3ce77632:b45897d0"
-# **模型**是 `SimpleModel`：784 个像素，100 个隐藏单元，10 个类别，输出里叫 `simple`。另有一个大一些的卷积网络
-# `cnn`，用来对比。**训练循环**是下面的第二段代码。一步分成四个阶段，秒表 `clock.lap()` 给出每个阶段用了多少秒：
+# %% [markdown] id="loop" lang="zh" sync="3ce77632:d93cb0c1"
+# **模型**是 `SimpleModel`：784 个像素，100 个隐藏单元，10 个类别。输出里叫它 `simple`；`cnn` 是一个大一些的卷积网络。
+# **训练循环**是下面的第二段代码。一步分四个阶段，秒表 `clock.lap()` 给出每个阶段用了多少秒：
 #
 # - **data**：取一个 batch 的样本；
 # - **forward**：前向传播，从图像算到损失；
@@ -117,11 +117,11 @@ for name in ("simple", "cnn"):
 #
 # Write your letter down before you read on.
 
-# %% [markdown] id="predict" lang="zh" sync="e2ff8cae:c4617937"
+# %% [markdown] id="predict" lang="zh" sync="e2ff8cae:8ba4d0c3"
 # ## 先猜一猜
 #
-# 许多程序，比如用 torchvision 自带 MNIST 的，是这样取数据的：把每个样本先做成图像库 PIL 的图片，
-# 再用 `ToTensor` 变成张量，凑够 128 个就是一个 batch。在 CPU 上这样训练 `SimpleModel`，一步的时间主要花在哪里？
+# 许多程序，比如用 torchvision 自带 MNIST 的，把每个样本先做成图像库 PIL 的图片，再用 `ToTensor` 变成张量。
+# 在 CPU 上这样训练 `SimpleModel`，每个 batch 128 个样本，一步的时间主要花在哪里？
 #
 # - (a) 前向传播和反向传播
 # - (b) 更新权重
@@ -138,10 +138,10 @@ for name in ("simple", "cnn"):
 # They take turns, one step each, so that a busy machine slows all three alike. On a CPU the clock counts only
 # this process's own work, not the turns of other programs.
 
-# %% [markdown] id="run" lang="zh" sync="a9db9431:d5355c42"
+# %% [markdown] id="run" lang="zh" sync="a9db9431:71aedc22"
 # ## 跑起来
 #
-# 同一个模型，同样的数字，每个 batch 128 个样本，用三种方式喂：逐个样本经过 PIL，逐个样本直接取张量，整批取张量。
+# 同样的模型和数字，每个 batch 128 个样本，用三种方式喂：逐个样本经过 PIL，逐个样本直接取张量，整批取张量。
 # 整批取时，`batch_size=None` 让 `DataLoader` 把整个下标列表直接交给数据集。
 #
 # 三种方式轮流各走一步，机器再忙，受的影响也一样。在 CPU 上，秒表只计这个进程真正干活的时间。
@@ -173,9 +173,9 @@ plots.step_times(feeds["simple"])
 # tensor by tensor, a large part still is; fed whole batches, a small one. Forward, backward and update take
 # about the same time in all three.
 
-# %% [markdown] id="feeds-alt" alt="feeds" lang="zh" sync="f6a03580:54ea83f5"
+# %% [markdown] id="feeds-alt" alt="feeds" lang="zh" sync="f6a03580:5e8a0a93"
 # 逐个样本经过 PIL，一步的时间是整批喂的好几倍，大部分花在取数据上。逐个喂张量，取数据仍占很大一块；
-# 整批喂，就只占一小块了。前向、反向和更新，三种方式用时都差不多。
+# 整批喂，只占一小块。前向、反向和更新，三种方式都差不多。
 
 # %% id="feeds-claim"
 for model, by_feed in feeds.items():
@@ -196,15 +196,15 @@ for model, by_feed in feeds.items():
 #
 # So measure the feed first. A GPU would shorten only the small parts of the first bar.
 
-# %% [markdown] id="read" lang="zh" sync="96a6f5a2:8d1a64c4"
+# %% [markdown] id="read" lang="zh" sync="96a6f5a2:48f70c13"
 # **答案是 (c)**。第一条里，取数据占了大头；模型做的事，三条都一样。逐个样本喂，一个 batch 要从 Python 里调用
-# 128 次，每次得到一个小张量，最后还要拼到一起；经过 PIL 的，每个样本还要变成图片再变回张量。整批喂，只调用一次。
+# 128 次，得到 128 个小张量，再拼到一起；经过 PIL 的，每个样本还要变成图片再变回张量。整批喂，只调用一次。
 #
 # - 选 (a)，换成大一些的模型就对了：`cnn` 的权重是它的 15 倍，喂同样的图片，取数据只占一步的一小部分。
 # - 选 (b)，多半是觉得每个权重都要改一遍，肯定很慢。其实 79,510 个权重并不多。不过看第三条：
-#   数据一旦喂得快，更新和其余部分相比就不小了。
+#   数据一旦喂得快，更新就不算小了。
 #
-# 所以先量一量喂数据的时间。拿第一条来说，就算换成 GPU，缩短的也只是右边那几小块。
+# 所以先量一量喂数据的时间。拿第一条来说，换成 GPU，缩短的也只是右边那几小块。
 
 # %% [markdown] id="divide" lang="en"
 # ## What is divided, and what is repeated
@@ -249,14 +249,13 @@ for size in (1024, 128):
 # little: the update is a large part of such a step, and the other phases have **fixed costs**, the same for
 # any batch.
 
-# %% [markdown] id="divide-read" lang="zh" sync="43ae8115:7edaa9db"
-# data、forward、backward 是*按样本*算的工作：样本减半，时间大约也减半。update 是*按权重*算的工作：
-# batch 再小，时间也差不多。这就回答了本章的问题：**并行的是取数据、前向传播和反向传播**，每个 rank 只做自己
-# 那一份；**更新是重复的**，每个 rank 都有全部权重，也就都要把全部权重改一遍。
+# %% [markdown] id="divide-read" lang="zh" sync="43ae8115:f8351cca"
+# data、forward、backward *按样本*干活：样本减半，时间大约也减半。update *按权重*干活：batch 再小，时间也差不多。
+# 这就回答了本章的问题：**并行的是取数据、前向传播和反向传播**，每个 rank 只做自己那一份；
+# **更新是重复的**，每个 rank 都有全部权重，都要全部改一遍。
 #
 # 最后两行是说：两个 rank 各分一半，通信又不花时间，一步能快多少倍。batch 是 1,024 时到不了两倍，
-# 因为更新没有分摊。batch 是 128 时好处更小：更新占了很大一块，其余阶段也各有一点**固定开销**，
-# batch 再小也省不掉。
+# 因为更新没有分摊。batch 是 128 时好处更小：更新占了很大一块，其余阶段也各有**固定开销**，batch 再小也省不掉。
 
 # %% [markdown] id="why" lang="en"
 # ## Why the parts make up the whole
@@ -304,9 +303,9 @@ plots.gradient_of_halves(each, halves, picture=one_process.picture)
 # digits each, then their mean and the gradient of the whole batch, which look the same; their difference is an
 # even grey.
 
-# %% [markdown] id="halves-alt" alt="halves" lang="zh" sync="577aaff1:6b6ff48b"
+# %% [markdown] id="halves-alt" alt="halves" lang="zh" sync="577aaff1:140edfc3"
 # 上面一排是八个梯度，形状就是数字 0 到 7，有的亮，有的暗。下面一排，先是两幅图，各由四个数字混合而成；
-# 接着是这两幅的平均和整个 batch 的梯度，看不出区别；最后是两者之差，一片均匀的灰色。
+# 接着是它们的平均和整个 batch 的梯度，看不出区别；最后是这两者之差，一片均匀的灰色。
 
 # %% id="halves-claim"
 print(f"float64: max|mean of both − whole batch| = {halves.off:.0e} < 1e-12: {halves.off < 1e-12}")
@@ -320,9 +319,9 @@ print(f"float32: max|mean of both − whole batch| = {off32:.0e} < 1e-6: {off32 
 # stands the largest entry of the gradient itself. What is left is rounding, coarser in float32: the two ways add
 # the same numbers in another order. So two ranks and one process agree closely, but not bit for bit.
 
-# %% [markdown] id="halves-read" lang="zh" sync="d12aa1ef:8da9da74"
+# %% [markdown] id="halves-read" lang="zh" sync="d12aa1ef:30c93535"
 # 灰色图下面的数，是全部 79,510 个权重里最大的差，没画出来的也算；它左边的数，是梯度本身最大的一项。
-# 剩下的只是舍入（float32 的舍入大一些）：两种算法加的是同样的数，只是先后顺序不同。
+# 剩下的只是舍入（float32 的大一些）：两种算法加的数一样，只是先后不同。
 # 所以两个 rank 和一个进程的结果非常接近，但不是逐位相同。
 
 # %% [markdown] id="break" lang="en"
@@ -332,12 +331,12 @@ print(f"float32: max|mean of both − whole batch| = {off32:.0e} < 1e-6: {off32 
 # a time; `weighed_by_count` is the cure for the first. `own_and_joined` runs on two ranks. Each computes its
 # gradient twice: alone, and with DDP, which hands both ranks the mean of their gradients.
 
-# %% [markdown] id="break" lang="zh" sync="65b1eb39:8f412848"
+# %% [markdown] id="break" lang="zh" sync="65b1eb39:2ec36ed8"
 # ## 弄坏它：三种情况下等式不成立
 #
 # 这个等式要三个条件：各部分一样大，部分之内求平均，部分之间也求平均。我们每次去掉一个；`weighed_by_count`
 # 是第一种情况的改法。`own_and_joined` 在两个 rank 上运行，每个 rank 把梯度算两次：一次自己算；
-# 一次用 DDP，两个 rank 都会拿到两边梯度的平均。
+# 一次用 DDP，两边都拿到两个梯度的平均。
 
 # %% id="break-source"
 show_source(
@@ -398,17 +397,17 @@ print(f"max|rank 0 − rank 1| after DDP = {max(apart):g}, in all {len(apart)}")
 # **Mended**, in the last row: each rank sums over its samples and divides by the number of samples *on all
 # ranks*. These shares must be added, so here the factor `get_world_size()` is right: it cancels DDP's division.
 
-# %% [markdown] id="ways-read" lang="zh" sync="9841b318:45744eee"
-# 打印的第一行没有画出来，它还是那个等式，这回由 DDP 算出。后面三行都没有报错，两个 rank 的结果也完全一致，
-# 只是梯度是错的：
+# %% [markdown] id="ways-read" lang="zh" sync="9841b318:bd71292b"
+# 打印的第一行没有再画，它就是那个等式，这回由 DDP 算出。后面三行都不报错，两个 rank 的结果也一致，
+# 只是梯度错了：
 #
-# - **两部分不一样大**，4 + 1。rank 1 只有一个样本，它在平均里占了一半，本来只该占五分之一。差值图里的那个
+# - **两部分不一样大**，4 + 1。rank 1 唯一的样本在平均里占了一半，本来只该占五分之一。差值图里的那个
 #   数字，就是多算的部分；差值最大的一项，比梯度本身最大的一项还大。
 # - **损失求和**。4 个样本的和是平均的 4 倍，结果也就成了正确值的 4 倍。
 # - **损失乘以 rank 数**。这一乘，把 DDP 求的平均变回了总和，结果成了正确值的两倍；八个 rank 就是八倍。
 #
 # **改正**见图的最后一行：每个 rank 把自己样本的损失加起来，除以*所有 rank 的*样本总数。这样的各份本该相加，
-# 所以这里乘以 `get_world_size()` 才是对的：它抵消 DDP 求平均时的那次除法。
+# 所以这里该乘以 `get_world_size()`，抵消 DDP 的那次除法。
 
 # %% [markdown] id="hidden" lang="en"
 # By hand: if rank 0's four samples have the gradient 1 and rank 1's only one has 10, the mean of the means is
@@ -419,12 +418,12 @@ print(f"max|rank 0 − rank 1| after DDP = {max(apart):g}, in all {len(apart)}")
 # at the end of short texts, and takes the mean over the others. Here both halves have 4 samples, and in the
 # second only one has a label:
 
-# %% [markdown] id="hidden" lang="zh" sync="72a0d418:d3da0ed1"
+# %% [markdown] id="hidden" lang="zh" sync="72a0d418:df51789c"
 # 动笔算一算：rank 0 四个样本的梯度都是 1，rank 1 唯一的样本是 10，两边的平均再求平均，差不多是全部样本平均的
 # 两倍。`DistributedSampler` 会重复几个样本，让各部分一样大（第 04 章）。
 #
 # 可是，看上去一样大，也未必真的一样大。`cross_entropy` 会跳过标签为 −100 的样本，只对其余的求平均；
-# 处理文本的程序常用这个标签，标记短文本末尾补上的内容。下面两半都是 4 个样本，后一半却只有一个带标签：
+# 这个标签常用来标记短文本末尾补上的内容。下面两半都是 4 个样本，后一半却只有一个带标签：
 
 # %% id="hidden-claim"
 print(f"4 + 1 by hand: mean of means = {(1 + 10) / 2}, mean over samples = {(4 * 1 + 1 * 10) / 5}")
@@ -456,10 +455,9 @@ for kind in (torch.optim.SGD, torch.optim.Adam):
 # divides each entry of the gradient by a running estimate of its size, so a constant factor cancels. With Adam a
 # summed loss goes unnoticed, until you clip gradients or change the optimizer.
 
-# %% [markdown] id="adam-read" lang="zh" sync="ebd39fba:04d45160"
+# %% [markdown] id="adam-read" lang="zh" sync="ebd39fba:bb589a5c"
 # SGD（普通的梯度下降）走了四倍远，也许还能察觉。Adam 却和原来走得一样远：它把梯度的每一项除以这一项大小的
-# 滑动估计，固定的倍数就约掉了。所以用 Adam 时，损失求了和也看不出来；等到要裁剪梯度，或者换一种优化器，
-# 错误才会冒出来。
+# 滑动估计，固定的倍数就约掉了。所以用 Adam 时看不出损失求了和，等到裁剪梯度或换一种优化器，错误才会冒出来。
 
 # %% [markdown] id="your-turn" lang="en"
 # ## Your turn
@@ -467,11 +465,11 @@ for kind in (torch.optim.SGD, torch.optim.Adam):
 # **1.** For each part of a batch you get the gradient of its mean loss and its number of samples. Return the
 # gradient of the whole batch's mean loss.
 
-# %% [markdown] id="your-turn" lang="zh" sync="0469c04b:4a4f2542"
+# %% [markdown] id="your-turn" lang="zh" sync="0469c04b:6ea59299"
 # ## 动手试试
 #
-# **1.** 一个 batch 分成几部分。已知每一部分平均损失的梯度（形状都相同）和样本数，
-# 怎样得到整个 batch 平均损失的梯度？请补完下面的函数。
+# **1.** 一个 batch 分成几部分，已知每一部分平均损失的梯度和样本数，怎样得到整个 batch 平均损失的梯度？
+# 请补完下面的函数。
 
 
 # %% id="exercise-join"
@@ -513,10 +511,10 @@ check("one_process-2", step_time)
 # [Goyal and others, 2017](https://arxiv.org/abs/1706.02677), whose pitfalls include the loss that is divided by
 # the wrong number · [`cross_entropy`](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.cross_entropy.html)
 
-# %% [markdown] id="next" lang="zh" sync="9a5d6682:f4ccd3dd"
+# %% [markdown] id="next" lang="zh" sync="9a5d6682:f174b825"
 # ## 接下来
 #
-# 现在我们知道了两个进程要分担什么。第 02 章把它们启动起来，看看每个进程有哪些东西是另一个没有的。
+# 现在我们知道了两个进程要分担什么。第 02 章启动它们，看看每个进程有哪些东西是另一个没有的。
 # 第 05 章从本章的等式出发，自己写出 DDP；第 16 章再回到时间上来。
 #
 # 参考资料：[DDP 设计说明](https://docs.pytorch.org/docs/stable/notes/ddp.html) ·

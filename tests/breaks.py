@@ -422,6 +422,48 @@ ROWS = [
         "        if False:",
         "tests/test_plots_sampler.py::test_a_sample_seen_twice_is_ringed_and_no_other",
     ),
+    Break(  # the phase "data" takes what went on between two steps
+        "ddp_src/lessons/one_process.py",
+        "        clock.lap()  # what goes on between two steps belongs to neither\n",
+        "",
+        "tests/lessons/test_one_process.py::test_each_phase_gets_its_own_lap_and_the_time_between_steps_none",
+    ),
+    Break(  # gradients add up over the steps
+        "ddp_src/lessons/one_process.py",
+        "        optimizer.zero_grad()\n",
+        "",
+        "tests/lessons/test_one_process.py::test_the_timed_loop_trains_like_a_plain_one",
+    ),
+    Break(  # unequal parts: each rank divides by its own number of samples
+        "ddp_src/lessons/one_process.py",
+        "dist.get_world_size() / total",
+        "dist.get_world_size() / len(labels)",
+        "tests/lessons/test_one_process.py::test_what_ddp_makes_of_two_parts",
+    ),
+    Break(  # the mean of the parts' means
+        "ddp_src/exercises/one_process.py",
+        "return total / sum(counts)",
+        "return sum(grads) / len(grads)",
+        "tests/test_exercises.py::test_the_reference_solution_is_right[one_process-1]",
+    ),
+    Break(  # the update is divided too
+        "ddp_src/exercises/_step_time.py",
+        "return (data + forward + backward) / ranks + update",
+        "return (data + forward + backward + update) / ranks",
+        "tests/lessons/test_one_process.py::test_the_right_time_is_right",
+    ),
+    Break(  # seconds on an axis of milliseconds
+        "ddp_src/plots/step_times.py",
+        "1e3 * getattr(step, phase)",
+        "getattr(step, phase)",
+        "tests/test_plots_one_process.py::test_phases_stand_end_to_end_in_ms",
+    ),
+    Break(  # the sign of a gradient is lost in its image
+        "ddp_src/plots/gradients.py",
+        "vmin=-limit",
+        "vmin=0",
+        "tests/test_plots_one_process.py::test_a_row_has_one_scale_about_zero_and_the_same_bytes_each_time",
+    ),
 ]
 
 

@@ -3,19 +3,24 @@
 from ddp_src.plots.accuracy import accuracy
 from ddp_src.plots.dealing import dealing
 from ddp_src.plots.diagram import one_step
+from ddp_src.plots.gradients import Joined, gradient_of_halves, joined_gradients
 from ddp_src.plots.loss import losses
 from ddp_src.plots.phases import phases
 from ddp_src.plots.run import draw_run
 from ddp_src.plots.shares import shares
+from ddp_src.plots.step_times import step_times
 from ddp_src.plots.style import RANK_COLORS, RANK_LINES, house_style, new_figure, rank_line, save, to_png
 
 __all__ = [
     "RANK_COLORS",
     "RANK_LINES",
+    "Joined",
     "accuracy",
     "dealing",
     "draw_run",
+    "gradient_of_halves",
     "house_style",
+    "joined_gradients",
     "losses",
     "new_figure",
     "one_step",
@@ -23,5 +28,6 @@ __all__ = [
     "rank_line",
     "save",
     "shares",
+    "step_times",
     "to_png",
 ]

@@ -242,6 +242,48 @@ ROWS = [
         "    pass  # else",
         "tests/test_launch.py::test_the_warm_server_has_one_thread_no_gpu_and_none_of_this_project",
     ),
+    Break(
+        "ddp_src/lessons/collectives.py",
+        "    for step in range(2 * (n - 1)):",
+        "    for step in range(n - 1):",
+        "tests/lessons/test_collectives.py::test_the_ring_step_by_step",
+    ),
+    Break(
+        "ddp_src/lessons/collectives.py",
+        "        sending = dist.isend(outgoing, dst=(rank + direction) % n)",
+        "        sending = dist.isend(outgoing, dst=(rank + 1) % n)",
+        "tests/lessons/test_collectives.py::test_another_order_of_additions_rounds_otherwise",
+    ),
+    Break(
+        "ddp_src/lessons/collectives.py",
+        "promised=rank == 0)",
+        "promised=True)",
+        "tests/lessons/test_collectives.py::test_reduce_promises_the_sum_on_its_destination_alone",
+    ),
+    Break(
+        "ddp_src/lessons/collectives.py",
+        "    work.wait()\n",
+        "",
+        "tests/lessons/test_collectives.py::test_the_fine_print",
+    ),
+    Break(
+        "ddp_src/exercises/collectives.py",
+        "    padded = F.pad(x, (0, share * world_size - len(x)))",
+        "    padded = F.pad(x, (0, 0))",
+        "tests/lessons/test_collectives.py::test_another_right_mean_is_right",
+    ),
+    Break(
+        "ddp_src/exercises/collectives.py",
+        "    total = loss.clone()",
+        "    total = loss",
+        "tests/lessons/test_collectives.py::test_another_right_report_is_right",
+    ),
+    Break(
+        "ddp_src/plots/cells.py",
+        "        if not promised:\n",
+        "        if False:\n",
+        "tests/test_plots_collectives.py::test_what_is_not_promised_is_hatched_and_named_in_the_legend",
+    ),
 ]
 
 

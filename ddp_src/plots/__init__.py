@@ -1,9 +1,12 @@
 """Figures made from run logs. Ranks never import this: figures are drawn where the records are read."""
 
 from ddp_src.plots.accuracy import accuracy
+from ddp_src.plots.collectives import collectives
 from ddp_src.plots.diagram import one_step
 from ddp_src.plots.loss import losses
+from ddp_src.plots.message_time import message_time
 from ddp_src.plots.phases import phases
+from ddp_src.plots.ring import ring
 from ddp_src.plots.run import draw_run
 from ddp_src.plots.style import RANK_COLORS, RANK_LINES, house_style, new_figure, rank_line, save, to_png
 
@@ -11,13 +14,16 @@ __all__ = [
     "RANK_COLORS",
     "RANK_LINES",
     "accuracy",
+    "collectives",
     "draw_run",
     "house_style",
     "losses",
+    "message_time",
     "new_figure",
     "one_step",
     "phases",
     "rank_line",
+    "ring",
     "save",
     "to_png",
 ]

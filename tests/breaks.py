@@ -250,9 +250,9 @@ ROWS = [
     ),
     Break(
         "ddp_src/lessons/collectives.py",
-        "        sending = dist.isend(outgoing, dst=(rank + direction) % n)",
-        "        sending = dist.isend(outgoing, dst=(rank + 1) % n)",
-        "tests/lessons/test_collectives.py::test_another_order_of_additions_rounds_otherwise",
+        "            incoming += received",
+        "            incoming.copy_(received)",
+        "tests/lessons/test_collectives.py::test_sums_of_whole_numbers_are_equal_bit_for_bit",
     ),
     Break(
         "ddp_src/lessons/collectives.py",

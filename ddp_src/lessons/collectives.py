@@ -40,7 +40,7 @@ def every_collective(rank: int) -> dict[str, Held | Waited]:
         **in_place(rank),
         **from_lists(rank),
         "barrier": come_late(rank, dist.barrier),
-        "all_reduce, nobody on time": come_late(rank, lambda: dist.all_reduce(x)),
+        "all_reduce without barrier": come_late(rank, lambda: dist.all_reduce(x)),
     }
 
 

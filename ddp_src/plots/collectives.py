@@ -110,6 +110,7 @@ def _timeline(axes: Axes, records: Sequence[Waited]) -> None:
         axes.plot([came, left], [rank, rank], linewidth=2.5, **rank_line(rank))
         axes.plot(came, rank, marker="|", markersize=12, markeredgewidth=2.5, color=RANK_COLORS[rank])
         axes.plot(left, rank, marker="o", markersize=6, color=RANK_COLORS[rank])
-    axes.set(xlabel="ms    | comes   ● goes on", ylim=(len(records) - 0.4, -0.6))
+    axes.text(0.03, 0.1, "| comes   ● goes on", transform=axes.transAxes, fontsize=10)
+    axes.set(xlabel="time (ms)", ylim=(len(records) - 0.4, -0.6))
     axes.set_yticks(range(len(records)), [f"rank {rank}" for rank in range(len(records))])
     axes.tick_params("y", length=0)

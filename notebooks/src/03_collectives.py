@@ -21,12 +21,13 @@
 # %% [markdown] id="words" lang="en"
 # Two ranks that send and receive communicate **point-to-point**. A **collective** is a call that all ranks make
 # together: each calls the same function, gives what it has, and gets its part of the result. To **reduce** is to
-# make one value out of those of all ranks; unless you ask for something else, their sum.
+# make one value out of those of all ranks: their sum, unless you ask for another with `op=dist.ReduceOp.MAX` or
+# the like.
 
-# %% [markdown] id="words" lang="zh" sync="0f3ea4d9:da72c1c1"
+# %% [markdown] id="words" lang="zh" sync="18204b95:9e86322b"
 # 一个 rank 发、另一个 rank 收，叫**点对点通信**（point-to-point）。**集合通信**（collective communication）
 # 则是所有 rank 一起做的事：大家调用同一个函数，各自交出手里的数据，各自拿回应得的那份结果。
-# **归约**（reduce）就是把各个 rank 的值合成一个；不另外指定，就是求和。
+# **归约**（reduce）就是把各个 rank 的值合成一个：默认是求和，也可以用 `op=dist.ReduceOp.MAX` 之类的参数另外指定。
 
 # %% id="setup"
 import torch
@@ -64,14 +65,14 @@ warm_up()  # gets the ranks' processes ready while you read on
 # %% [markdown] id="run" lang="en"
 # ## Run it
 #
-# Each call stands here between a fresh copy of the rank's own number and a record of what was there before and
-# after. `src` is the rank that gives, `dst` the rank that gets; without either, the call is for all alike.
+# Before each call every rank takes a fresh copy of its own number; after it, `Held` records the numbers before
+# and after. `src` is the rank that gives, `dst` the rank that gets; without either, all ranks are alike.
 # The powers of ten are on purpose: in a sum of them, **the digits tell whose numbers are in it**.
 
-# %% [markdown] id="run" lang="zh" sync="8919413b:571df71c"
+# %% [markdown] id="run" lang="zh" sync="6aff9741:452c8a0d"
 # ## 跑起来
 #
-# 下面每次调用之前，都先把自己的数复制一份；调用之后，把前后的数都记下来。`src` 是给数据的 rank，`dst` 是收结果的
+# 下面每次调用之前，都先把自己的数复制一份；调用之后，用 `Held` 记下前后的数。`src` 是给数据的 rank，`dst` 是收结果的
 # rank；两个都没有的，对所有 rank 一视同仁。各个 rank 的数特意取成 10 的幂：加在一起之后，
 # **看一个和的各位数字，就知道里面有谁的数**。
 
@@ -162,16 +163,18 @@ print(
 )
 
 # %% [markdown] id="read" lang="en"
-# Read the panels in pairs. `scatter` and `gather` are each other's way back. **all-gather**, **all-reduce** are
-# gather and reduce with the result on every rank. A **reduce-scatter** adds as all-reduce does, but each rank
-# keeps one piece of the sum: let an all-gather follow, and you have an all-reduce. An **all-to-all** swaps rows
-# and columns. A **barrier** moves no data: nobody leaves before the last has come.
+# Read the panels in pairs. A **broadcast** gives one rank's number to all. **Scatter** and **gather** are each
+# other's way back. **All-gather** and **all-reduce** are gather and reduce with the result on every rank. A
+# **reduce-scatter** adds as all-reduce does, but each rank keeps one piece of the sum: let an all-gather follow,
+# and you have an all-reduce. An **all-to-all** swaps rows and columns. A **barrier** moves no data: nobody
+# leaves before the last has come.
 
-# %% [markdown] id="read" lang="zh" sync="2c8bff79:3a2bff04"
-# 一对一对地看。scatter（分发）和 gather（收集）互为逆操作。**all-gather**（全收集）和 **all-reduce**（全归约）
-# 就是收集和归约，只是结果人人都有。**reduce-scatter**（归约后分发）也求和，但每个 rank 只留一段；后面接一次
-# all-gather，就成了 all-reduce。**all-to-all**（全互换）是行列互换。**屏障**（barrier）不传数据：
-# 最后一个没到，谁也走不了。
+# %% [markdown] id="read" lang="zh" sync="bceeae2d:5475fc80"
+# 一对一对地看。**broadcast**（广播）把一个 rank 的数发给大家。**scatter**（分发）和 **gather**（收集）互为
+# 逆操作。**all-gather**（全收集）和 **all-reduce**（全归约）就是收集和归约，只是结果人人都有。
+#
+# **reduce-scatter**（归约后分发）也求和，但每个 rank 只留一段；后面接一次 all-gather，就成了 all-reduce。
+# **all-to-all**（全互换）是行列互换。**屏障**（barrier）不传数据：最后一个没到，谁也走不了。
 
 # %% [markdown] id="names" lang="en"
 # Three of them have a twin that takes one tensor in place of the list, so that nothing has to be copied
@@ -207,14 +210,14 @@ print(dist.reduce_scatter_tensor.__deprecated__)
 # `isend` starts a message and does not wait for its end; `wait` does. If every rank called `send` first, which
 # may wait until the message is taken, nobody would be left to take one.
 
-# %% [markdown] id="ring" lang="zh" sync="bb12a804:4af14f4a"
+# %% [markdown] id="ring" lang="zh" sync="bb12a804:855de663"
 # ## 为什么：亲手写一个 all-reduce
 #
 # 最直接的办法：大家都把张量发给 rank 0，由它加好再发回去。这样 rank 0 要收 N − 1 份、发 N − 1 份完整的张量，
 # 别人都在等。**环形 all-reduce**（ring all-reduce）让大家一样忙：把张量切成 N 段，每一步，每个 rank
 # 只给下一个 rank 发一段。
 #
-# `isend` 只负责开始发送，不等它结束；要等，就调用 `wait`。如果大家都先调用 `send`，而它可能要等对端收走才返回，
+# `isend` 只负责开始发送，不等它结束；要等，就调用 `wait`。如果大家都先调用 `send`，而它可能要等对方收走才返回，
 # 那就没有人腾得出手来收了。
 
 # %% id="source-ring"
@@ -288,15 +291,15 @@ print(f"ring turned round ≠ all_reduce in {(sums.turned != sums.torchs).sum()}
 # %% [markdown] id="two-orders-why" lang="en"
 # The last line is the proof. Let the ring run the other way round, to the next *lower* rank, and not one of the
 # sums differs: Gloo's own all-reduce is this ring, turned round. On two ranks there is only one order, and the
-# question does not arise. Do not build on the order: no backend promises one.
+# question does not arise. Do not build on the order: no documentation promises one.
 #
 # What you may build on: all ranks get the *same* bits, since each sum is made once and then copied. That is
 # why the replicas of chapter 00 stay equal.
 
-# %% [markdown] id="two-orders-why" lang="zh" sync="50569a23:c4452ae1"
+# %% [markdown] id="two-orders-why" lang="zh" sync="165c9f8d:4f9f172f"
 # 最后一行就是证据。让环反过来转，每步发给编号*小*一号的 rank，四千多个和就一个不差：Gloo 自己的 all-reduce
 # 正是这样一个环，只是转向相反。只有两个 rank 时次序只有一种，也就没有这个问题。不过别依赖次序，
-# 哪个后端都不保证它。
+# 没有哪份文档保证它。
 #
 # 可以依赖的是：所有 rank 拿到的结果逐位相同，因为每个和只算一次，然后复制给大家。
 # 第 00 章的副本能始终相等，靠的就是这一点。
@@ -340,13 +343,14 @@ print(f"4 KB ÷ 4 B: {seconds[5] / seconds[0]:.1f} × the time for {sizes[5] // 
 print(f"64 MB ÷ 4 MB: {seconds[12] / seconds[10]:.0f} × the time for {sizes[12] // sizes[10]} × the bytes")
 
 # %% [markdown] id="cost-read" lang="en"
-# Below αβ you pay for the message, above it for the bytes. A thousand times the bytes can cost next to nothing
-# more; so send one large message rather than many small ones. DDP gathers gradients into large pieces for
-# this reason. Chapters 05 and 06 do it.
+# Below αβ you pay for the message, above it for the bytes. From 4 B to 4 KB there are a thousand times the bytes,
+# and the time stays of the same order; from 4 MB to 64 MB it grows as the bytes do. So send one large message
+# rather than many small ones. DDP gathers gradients into large pieces for this reason, in chapters 05 and 06.
 
-# %% [markdown] id="cost-read" lang="zh" sync="186309be:a853cf23"
-# 比 αβ 小，花的是“发一条消息”的时间；比它大，花的才是传字节的时间。小消息哪怕大上一千倍，也几乎不多花时间，
-# 所以宁可发一条大的，不要发许多条小的。DDP 正因为这样，才把梯度攒成大块再传；第 05、06 章会做这件事。
+# %% [markdown] id="cost-read" lang="zh" sync="d3cffb2e:3a6cfbe0"
+# 比 αβ 小，时间花在“发一条消息”上；比它大，时间才花在传字节上。从 4 B 到 4 KB，字节数是一千倍，时间还在
+# 一个量级；从 4 MB 到 64 MB，时间就随着字节数一起涨。所以宁可发一条大的，不要发许多条小的。
+# DDP 正因为这样，才把梯度攒成大块再传；第 05、06 章会讲。
 
 # %% [markdown] id="fine-print" lang="en"
 # ## Five things worth knowing
@@ -361,7 +365,7 @@ print(f"64 MB ÷ 4 MB: {seconds[12] / seconds[10]:.0f} × the time for {sizes[12
 # 缺了最后那个 rank 的数就算不出和，所以 all-reduce 自己就会等它。
 
 # %% id="no-barrier"
-plots.collectives(ranks, [["barrier", "all_reduce, nobody on time"]])
+plots.collectives(ranks, [["barrier", "all_reduce without barrier"]])
 
 # %% [markdown] id="no-barrier-alt" alt="no-barrier" lang="en"
 # Two timelines that look alike: at the barrier and in the all_reduce, rank 0 comes first and waits, rank 1 waits
@@ -458,11 +462,11 @@ with shows(RankFailed):
     spawn(collectives.call_another, nprocs=3, backend="gloo", timeout=2, debug=True)
 
 # %% [markdown] id="mismatch-why" lang="en"
-# The end of the message says it: `Op type: BROADCAST` against `ALLREDUCE`. The worst case has no message. All
+# The message is long; it names both calls, `ALLREDUCE` and `BROADCAST`. The worst case has no message. All
 # ranks sum `a` and then `b`, but rank 1 does `b` first:
 
-# %% [markdown] id="mismatch-why" lang="zh" sync="7eb3a87a:081c19bf"
-# 看报错的末尾：操作类型（Op type）一边是 `BROADCAST`，一边是 `ALLREDUCE`。最糟的情形却连报错都没有：
+# %% [markdown] id="mismatch-why" lang="zh" sync="b3d6b730:2dcb4739"
+# 报错很长，要看的是它点出的两个操作：`ALLREDUCE` 和 `BROADCAST`。最糟的情形却连报错都没有：
 # 大家都是先对 `a` 求和、再对 `b` 求和，只有 rank 1 先做了 `b`：
 
 # %% id="swapped"
@@ -475,9 +479,9 @@ for debug in (False, True):
 # Right would be `a` = 111 and `b` = 222. The digits give it away: 121 = 1 + 20 + 100, so rank 1's part comes from
 # its `b`. Both calls are all-reduces of one number; nothing is there for `debug=True` to notice. A collective
 # does not know your variables: **it joins the ranks' first calls, then their second calls.** So every rank
-# makes the same calls in the same order, whatever it is that it branches on.
+# makes the same calls in the same order, whatever it branches on.
 
-# %% [markdown] id="swapped-why" lang="zh" sync="076dff6c:2f77495d"
+# %% [markdown] id="swapped-why" lang="zh" sync="865bb73c:2f77495d"
 # 本来应该是 `a` = 111、`b` = 222。看各位数字就露馅了：121 = 1 + 20 + 100，rank 1 交出的是它的 `b`。两次都是一个数的
 # all-reduce，`debug=True` 也看不出毛病。集合通信不认得变量名，**它只把各个 rank 的第一次调用配在一起，
 # 第二次调用配在一起**。所以不管程序怎样分支，每个 rank 都要按同样的次序做同样的调用。

@@ -49,7 +49,7 @@ def test_reduce_promises_the_sum_on_its_destination_alone(ranks):
     assert [h.after for h in held[1:]] == [[110], [100]]  # Gloo's partial sums, which the chapter reads
 
 
-@pytest.mark.parametrize("name", ["barrier", "all_reduce, nobody on time"])
+@pytest.mark.parametrize("name", ["barrier", "all_reduce without barrier"])
 def test_nobody_goes_on_before_the_last_has_come(name, ranks):
     waited = [rank[name] for rank in ranks]
     assert max(w.came for w in waited) <= min(w.left for w in waited)

@@ -256,9 +256,9 @@ ROWS = [
     ),
     Break(
         "ddp_src/lessons/collectives.py",
-        "promised=rank == 0)",
-        "promised=True)",
-        "tests/lessons/test_collectives.py::test_reduce_promises_the_sum_on_its_destination_alone",
+        "    dist.reduce(x, dst=0)\n",
+        "    dist.all_reduce(x)\n",
+        "tests/lessons/test_collectives.py::test_gloos_reduce_leaves_partial_sums_beside_its_destination",
     ),
     Break(
         "ddp_src/lessons/collectives.py",

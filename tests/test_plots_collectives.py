@@ -17,7 +17,6 @@ pytestmark = pytest.mark.filterwarnings("error")  # a glyph that the font lacks 
 class Held:
     before: list = field(default_factory=list)
     after: list = field(default_factory=list)
-    promised: bool = True
 
 
 @dataclass
@@ -43,8 +42,8 @@ def rectangles(axes, **wanted):
 def reduced():
     return [
         {"reduce": Held([1], [111])},
-        {"reduce": Held([10], [110], promised=False)},
-        {"reduce": Held([100], [100], promised=False)},
+        {"reduce": Held([10], [110])},
+        {"reduce": Held([100], [100])},
     ]
 
 

@@ -22,7 +22,6 @@ class Held:
 
     before: list[int]
     after: list[int]
-    promised: bool = True  # False: torch's documentation does not say what `after` will be
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class Waited:
 
 
 def every_collective(rank: int) -> dict[str, Held | Waited]:
-    """Each one once. Rank r holds powers of ten: the digits of a sum tell whose numbers are in it."""
+    """Each once, on three ranks; rank r holds powers of ten, so a sum's digits tell whose numbers it has."""
     x = torch.tensor([10**rank])
     return {
         **in_place(rank),
@@ -62,7 +61,7 @@ def in_place(rank: int) -> dict[str, Held]:
 
     x = own.clone()
     dist.reduce(x, dst=0)
-    held["reduce"] = Held(numbers(own), numbers(x), promised=rank == 0)
+    held["reduce"] = Held(numbers(own), numbers(x))
 
     x = own.clone()
     dist.all_reduce(x)

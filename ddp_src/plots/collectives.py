@@ -27,6 +27,7 @@ _DETAILS = {
     "scatter": ", src=0",
     "gather": ", dst=0",
 }
+_ONLY_ON = {"reduce": {0}}  # ranks whose result the documentation promises, where it is not all of them
 _GAP = 1.0  # between before and after, in cells
 _HEAD = 0.5  # room above the cells for the ranks' numbers
 _INCHES = 0.45  # per unit of height
@@ -35,7 +36,6 @@ _INCHES = 0.45  # per unit of height
 class Held(Protocol):
     before: Sequence[int]
     after: Sequence[int]
-    promised: bool
 
 
 class Waited(Protocol):
@@ -47,7 +47,8 @@ class Waited(Protocol):
 def collectives(ranks: Sequence[Mapping[str, Held | Waited]], rows: Sequence[Sequence[str]] = TEN) -> Figure:
     """One panel for each name in `rows`: numbers before and after on every rank, or waiting times.
 
-    `ranks[r][name]` is what rank r recorded. Raises DataError for a name that some rank has no record of.
+    Numbers that the documentation does not promise are hatched. `ranks[r][name]` is what rank r recorded.
+    Raises DataError for a name that some rank has no record of.
     """
     for name in (name for row in rows for name in row):
         if any(name not in records for records in ranks):
@@ -77,24 +78,25 @@ def _depth(record: Held | Waited) -> int:
 
 
 def _legend(ranks: Sequence[Mapping[str, Held | Waited]], rows: Sequence[Sequence[str]]) -> list[Patch]:
-    held = [r[name] for r in ranks for row in rows for name in row if hasattr(r[name], "before")]
-    return origin_handles(len(ranks), hatched=not all(h.promised for h in held)) if held else []
+    held = [name for row in rows for name in row if hasattr(ranks[0][name], "before")]
+    return origin_handles(len(ranks), hatched=any(name in _ONLY_ON for name in held)) if held else []
 
 
 def _panel(axes: Axes, name: str, records: Sequence[Held | Waited], height: float) -> None:
     axes.set_title(name + _DETAILS.get(name, ""), loc="left", weight="bold", fontsize=11)
     if hasattr(records[0], "before"):
-        _before_and_after(axes, records, height)
+        promised_on = _ONLY_ON.get(name, set(range(len(records))))
+        _before_and_after(axes, records, promised_on, height)
     else:
         _timeline(axes, records)
 
 
-def _before_and_after(axes: Axes, records: Sequence[Held], height: float) -> None:
+def _before_and_after(axes: Axes, records: Sequence[Held], promised_on: set[int], height: float) -> None:
     count = len(records)
     after = count + _GAP
     for rank, held in enumerate(records):
         draw_column(axes, rank, held.before)
-        draw_column(axes, after + rank, held.after, promised=held.promised)
+        draw_column(axes, after + rank, held.after, promised=rank in promised_on)
     for left in (0, after):
         draw_ranks(axes, left, count)
     arrow = {"arrowstyle": "-|>", "color": "black"}

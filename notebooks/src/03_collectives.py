@@ -106,15 +106,15 @@ plots.collectives(ranks, [["reduce"]])
 # elsewhere you may find anything, and another backend leaves something else.
 #
 # - If you chose (a): you thought that a rank which gives keeps what it gave. Its tensor was the workbench.
-# - If you chose (b): you thought of `all_reduce`.
+# - If you chose (b): you thought of `all_reduce`, which leaves the sum on every rank.
 
-# %% [markdown] id="answer" lang="zh" sync="96f036a6:d4ccc24a"
+# %% [markdown] id="answer" lang="zh" sync="5b2ecb9d:94c3eb40"
 # **答案是 (c)**：110 和 100。看各位数字：110 = 10 + 100，是 rank 1 和 rank 2 的和。可见 Gloo 是一路加过去的，
 # 100 → 110 → 111，半路上的和就留在了原地。文档只保证 `dst` 上是总和，别的 rank 上是什么都有可能，
 # 换个后端又会不同。
 #
 # - 选 (a)，多半是以为数交出去，自己手里的还在。其实自己的张量被当成了加法的工作台。
-# - 选 (b)，多半是想成了 `all_reduce`。
+# - 选 (b)，多半是想成了 `all_reduce`，它才让每个 rank 都拿到总和。
 
 # %% [markdown] id="see" lang="en"
 # ## See it
@@ -131,11 +131,12 @@ show_source(collectives.from_lists)
 
 # %% [markdown] id="see-all" lang="en"
 # All ten in one picture, drawn from what really was on each rank. A list stands as a column, its first tensor on
-# top; a dash means that the rank gives or gets nothing.
+# top; a dash means that the rank gives or gets nothing. All ten run on Gloo, though of older versions you may
+# read that some are missing.
 
-# %% [markdown] id="see-all" lang="zh" sync="66bf232e:08939a8d"
+# %% [markdown] id="see-all" lang="zh" sync="cba747d6:380d02f7"
 # 十种操作画在一起，每个格子都是当时真正在那个 rank 上的数。列表竖着画，第一个张量在最上面；
-# 短横线表示这个 rank 不用交，或者什么也不拿。
+# 短横线表示这个 rank 不用交，或者什么也不拿。十种都能在 Gloo 上运行；旧资料里可能会说缺了几种，那是从前的版本。
 
 # %% id="all-ten"
 plots.collectives(ranks)
@@ -178,7 +179,7 @@ print(
 
 # %% [markdown] id="names" lang="en"
 # Three of them have a twin that takes one tensor in place of the list, so that nothing has to be copied
-# together first. Names changed; much code that you meet has the old one, which works and warns:
+# together first. Two have new names; much code that you meet has the old ones, which work and warn:
 #
 # | with a list | with one tensor | its older name |
 # |---|---|---|
@@ -186,9 +187,9 @@ print(
 # | `reduce_scatter(x, pieces)` | `reduce_scatter_single(x, whole)` | `reduce_scatter_tensor` |
 # | `all_to_all(pieces, pieces)` | `all_to_all_single(whole, whole)` | the same |
 
-# %% [markdown] id="names" lang="zh" sync="6c5a107b:764707ac"
-# 其中三种还有一个孪生函数：不用列表，用一整块张量，省去拼接和复制。它们改过名字；网上的代码大多还是旧名，
-# 现在能用，但会有警告：
+# %% [markdown] id="names" lang="zh" sync="3d38007e:8bb6d13a"
+# 其中三种还有一个孪生函数：不用列表，用一整块张量，省去拼接和复制。前两个改过名字；不少代码用的还是旧名，
+# 现在还能用，但会有警告：
 #
 # | 用列表 | 用一整块张量 | 旧名 |
 # |---|---|---|
@@ -293,16 +294,16 @@ print(f"ring turned round ≠ all_reduce in {(sums.turned != sums.torchs).sum()}
 # sums differs: Gloo's own all-reduce is this ring, turned round. On two ranks there is only one order, and the
 # question does not arise. Do not build on the order: no documentation promises one.
 #
-# What you may build on: all ranks get the *same* bits, since each sum is made once and then copied. That is
-# why the replicas of chapter 00 stay equal.
+# What you may build on, since the documentation of `all_reduce` does promise it: all ranks get the *same* bits.
+# Here each sum is made once and then copied. That is why the replicas of chapter 00 stay equal.
 
-# %% [markdown] id="two-orders-why" lang="zh" sync="165c9f8d:4f9f172f"
+# %% [markdown] id="two-orders-why" lang="zh" sync="8b354002:3dc24d2d"
 # 最后一行就是证据。让环反过来转，每步发给编号*小*一号的 rank，四千多个和就一个不差：Gloo 自己的 all-reduce
 # 正是这样一个环，只是转向相反。只有两个 rank 时次序只有一种，也就没有这个问题。不过别依赖次序，
 # 没有哪份文档保证它。
 #
-# 可以依赖的是：所有 rank 拿到的结果逐位相同，因为每个和只算一次，然后复制给大家。
-# 第 00 章的副本能始终相等，靠的就是这一点。
+# 可以依赖的是另一条，`all_reduce` 的文档写明了：所有 rank 拿到的结果逐位相同。在这里，是因为每个和只算一次，
+# 然后复制给大家。第 00 章的副本能始终相等，靠的就是这一点。
 
 # %% [markdown] id="cost" lang="en"
 # ## Why: what a message costs

@@ -30,6 +30,8 @@
 # **归约**（reduce）就是把各个 rank 的值合成一个：默认是求和，也可以用 `op=dist.ReduceOp.MAX` 之类的参数另外指定。
 
 # %% id="setup"
+from statistics import median
+
 import torch
 import torch.distributed as dist
 
@@ -102,16 +104,16 @@ plots.collectives(ranks, [["reduce"]])
 
 # %% [markdown] id="answer" lang="en"
 # **The answer is (c):** 110 and 100. Read the digits: 110 = 10 + 100 is the sum of ranks 1 and 2. So Gloo passed
-# partial sums along, 100 → 110 → 111, and left them lying. The documentation promises the sum on `dst` alone;
-# elsewhere you may find anything, and another backend leaves something else.
+# partial sums along, 100 → 110 → 111, and left them there. The documentation promises the sum on `dst` alone;
+# elsewhere you may find anything, and with another backend something else again.
 #
 # - If you chose (a): you thought that a rank which gives keeps what it gave. Its tensor was the workbench.
 # - If you chose (b): you thought of `all_reduce`, which leaves the sum on every rank.
 
-# %% [markdown] id="answer" lang="zh" sync="5b2ecb9d:94c3eb40"
+# %% [markdown] id="answer" lang="zh" sync="2cc930d1:4ddeb3b6"
 # **答案是 (c)**：110 和 100。看各位数字：110 = 10 + 100，是 rank 1 和 rank 2 的和。可见 Gloo 是一路加过去的，
 # 100 → 110 → 111，半路上的和就留在了原地。文档只保证 `dst` 上是总和，别的 rank 上是什么都有可能，
-# 换个后端又会不同。
+# 换个后端可能又不一样。
 #
 # - 选 (a)，多半是以为数交出去，自己手里的还在。其实自己的张量被当成了加法的工作台。
 # - 选 (b)，多半是想成了 `all_reduce`，它才让每个 rank 都拿到总和。
@@ -263,15 +265,20 @@ plots.ring([rank.steps for rank in rings], total=[rank.total for rank in rings])
 # %% [markdown] id="bits" lang="zh" sync="4c70c53f:0d2e99ec"
 # 再来，每个 rank 4096 个数，问得严一点：这些和与 `dist.all_reduce` 的结果*逐位相同*吗？
 
+
 # %% id="sums"
-for name in ("whole", "random"):
-    sums = getattr(rings[0], name)
-    unequal = sums.ring != sums.torchs
+def compare(kind, sums):
+    unequal = (sums.ring != sums.torchs).sum()
     gap = (sums.ring - sums.torchs).abs().max()
     print(
-        f"{name:>6} numbers: ring ≠ all_reduce in {unequal.sum():4} of {len(unequal)} sums, max|difference| = {gap:.1e}"
+        f"{kind} numbers: ring ≠ all_reduce in {unequal} of {len(sums.ring)} sums, max|difference| = {gap:.1e}"
     )
-print("all ranks hold the same bits:", all(torch.equal(rank.random.ring, sums.ring) for rank in rings))
+
+
+compare("whole", rings[0].whole)
+compare("random", rings[0].random)
+same = all(torch.equal(rank.random.ring, rings[0].random.ring) for rank in rings)
+print(f"all ranks hold the same bits: {same}")
 
 # %% [markdown] id="bits-why" lang="en"
 # Whole numbers: equal. Random float32 numbers: about one sum in five is not. Both are right to within rounding:
@@ -283,11 +290,12 @@ print("all ranks hold the same bits:", all(torch.equal(rank.random.ring, sums.ri
 # 每加一次就舍入一次，**相加的次序不同，舍入的地方就不同**。取出第一个不同的和，把它的四个数按两种次序加一遍：
 
 # %% id="two-orders"
-first = unequal.nonzero()[0].item()
+sums = rings[0].random
+first = (sums.ring != sums.torchs).nonzero()[0].item()
 x0, x1, x2, x3 = (rank.random.own[first] for rank in rings)
-print(f"((x1 + x2) + x3) + x0 = {((x1 + x2) + x3) + x0:.9f}   ring:       {sums.ring[first].item():.9f}")
-print(f"((x3 + x2) + x1) + x0 = {((x3 + x2) + x1) + x0:.9f}   all_reduce: {sums.torchs[first].item():.9f}")
-print(f"ring turned round ≠ all_reduce in {(sums.turned != sums.torchs).sum()} of {len(unequal)} sums")
+print(f"((x1 + x2) + x3) + x0 = {((x1 + x2) + x3) + x0:.9f}   ring:       {sums.ring[first]:.9f}")
+print(f"((x3 + x2) + x1) + x0 = {((x3 + x2) + x1) + x0:.9f}   all_reduce: {sums.torchs[first]:.9f}")
+print(f"ring turned round ≠ all_reduce in {(sums.turned != sums.torchs).sum()} of {len(sums.turned)} sums")
 
 # %% [markdown] id="two-orders-why" lang="en"
 # The last line is the proof. Let the ring run the other way round, to the next *lower* rank, and not one of the
@@ -337,9 +345,9 @@ plots.message_time(sizes, seconds, alpha=alpha, beta=beta)
 # 到几 MB 以上，时间与大小成正比，拟合线贴着 S/β。
 
 # %% id="times-claim"
-errors = sorted(abs(ratio - 1) for ratio in collectives.ratios(sizes, seconds, alpha, beta))
+errors = [abs(ratio - 1) for ratio in collectives.ratios(sizes, seconds, alpha, beta)]
 print(f"α = {alpha * 1e6:.0f} µs   β = {beta / 2**30:.2g} GB/s   αβ = {alpha * beta / 2**10:.0f} KB")
-print(f"fit against measurement: median error {errors[6]:.0%}, largest {errors[-1]:.0%}")
+print(f"fit against measurement: median error {median(errors):.0%}, largest {max(errors):.0%}")
 print(f"4 KB ÷ 4 B: {seconds[5] / seconds[0]:.1f} × the time for {sizes[5] // sizes[0]} × the bytes")
 print(f"64 MB ÷ 4 MB: {seconds[12] / seconds[10]:.0f} × the time for {sizes[12] // sizes[10]} × the bytes")
 

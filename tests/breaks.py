@@ -243,13 +243,13 @@ ROWS = [
         "tests/test_launch.py::test_the_warm_server_has_one_thread_no_gpu_and_none_of_this_project",
     ),
     Break(
-        "ddp_src/lessons/collectives.py",
+        "ddp_src/ring.py",
         "    for step in range(2 * (n - 1)):",
         "    for step in range(n - 1):",
         "tests/lessons/test_collectives.py::test_the_ring_step_by_step",
     ),
     Break(
-        "ddp_src/lessons/collectives.py",
+        "ddp_src/ring.py",
         "            incoming += received",
         "            incoming.copy_(received)",
         "tests/lessons/test_collectives.py::test_sums_of_whole_numbers_are_equal_bit_for_bit",

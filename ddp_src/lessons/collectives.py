@@ -1,19 +1,16 @@
-"""Chapter 03: what each collective leaves on each rank, an all-reduce by hand, and what a message costs."""
+"""Chapter 03: what each collective leaves on each rank, sums in two orders, and calls that do not match."""
 
 from __future__ import annotations
 
-import itertools
-import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from statistics import median
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ddp_src.distributed import place_of_this_rank
+from ddp_src.ring import ring_all_reduce
 
 
 @dataclass(frozen=True)
@@ -108,30 +105,6 @@ def come_late(rank: int, collective: Callable[[], object]) -> Waited:
     return Waited(came, time.monotonic())
 
 
-def ring_all_reduce(x: Tensor, direction: int = 1) -> list[Tensor]:
-    """Sum `x` over all N ranks, in place, in 2(N−1) steps; returns copies of x, first and after each step.
-
-    In each step a rank sends one of N chunks to the next rank and receives one from the rank before it.
-    `direction` is 1 where the next rank is the higher one, −1 where it is the lower.
-    """
-    rank, n = dist.get_rank(), dist.get_world_size()
-    chunks = x.tensor_split(n)  # views: a change in a chunk is a change in x
-    copies = [x.clone()]
-    for step in range(2 * (n - 1)):
-        outgoing = chunks[(rank - direction * (step + 1)) % n]
-        incoming = chunks[(rank - direction * (step + 2)) % n]
-        received = torch.empty_like(incoming)
-        sending = dist.isend(outgoing, dst=(rank + direction) % n)  # does not wait
-        dist.recv(received, src=(rank - direction) % n)  # waits
-        sending.wait()  # until here `outgoing` had to stay as it was
-        if step < n - 1:
-            incoming += received  # first half: partial sums travel and grow
-        else:
-            incoming.copy_(received)  # second half: finished sums travel
-        copies.append(x.clone())
-    return copies
-
-
 @dataclass(frozen=True)
 class Sums:
     """One rank's numbers, and their sums over all ranks in three ways."""
@@ -169,50 +142,6 @@ def ring_and_torch(rank: int) -> Rings:
     whole = torch.randint(-1000, 1000, (4096,), generator=seeded).float()
     random = torch.randn(4096, generator=seeded)
     return Rings(steps, numbers(total), sum_three_ways(whole), sum_three_ways(random))
-
-
-def all_reduce_times(rank: int, sizes: Sequence[int], rounds: int = 12) -> list[float]:
-    """The median time in seconds of one all_reduce, for each of `sizes` in bytes.
-
-    Each round times every size once, so that a moment in which the machine is busy spoils no size alone.
-    """
-    device = place_of_this_rank().device
-    tensors = {size: torch.zeros(size // 4, device=device) for size in sizes}
-    seconds = {size: [] for size in sizes}
-    for _ in range(rounds):
-        for size in sorted(sizes, reverse=True):  # large ones empty the caches: they come first
-            x = tensors[size]
-            dist.barrier()  # so that waiting for a late rank is not measured
-            start = time.perf_counter()
-            dist.all_reduce(x)
-            if device.type == "cuda":
-                torch.cuda.synchronize()
-            seconds[size].append(time.perf_counter() - start)
-    return [median(seconds[size]) for size in sizes]
-
-
-def fit_line(sizes: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
-    """α in seconds and β in bytes per second, so that α + size / β comes near to `seconds`.
-
-    Tries the line through each two of the points and keeps the one from which the others are fewest
-    percent away: a single time that a busy machine spoilt cannot pull it. Raises ValueError if no two
-    points give a time that grows with the size.
-    """
-    best = (math.inf, 0.0, 0.0)
-    for (s, t), (larger, longer) in itertools.combinations(zip(sizes, seconds, strict=True), 2):
-        slope = (longer - t) / (larger - s)
-        alpha = t - slope * s
-        if slope > 0 and alpha > 0:
-            away = sum(abs(math.log(e)) for e in ratios(sizes, seconds, alpha, 1 / slope))
-            best = min(best, (away, alpha, 1 / slope))
-    if best[0] == math.inf:
-        raise ValueError("no line fits: between no two sizes does the time grow from above 0")
-    return best[1:]
-
-
-def ratios(sizes: Sequence[int], seconds: Sequence[float], alpha: float, beta: float) -> list[float]:
-    """Fitted over measured time, for each size."""
-    return [(alpha + size / beta) / t for size, t in zip(sizes, seconds, strict=True)]
 
 
 @dataclass(frozen=True)

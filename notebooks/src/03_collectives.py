@@ -37,6 +37,8 @@ import torch.distributed as dist
 
 from ddp_src import RankFailed, RanksStuck, check, hint, plots, show_source, shows, solution, spawn, warm_up
 from ddp_src.lessons import collectives
+from ddp_src.message_cost import all_reduce_times, fit_line, ratios
+from ddp_src.ring import ring_all_reduce
 
 warm_up()  # gets the ranks' processes ready while you read on
 
@@ -224,7 +226,7 @@ print(dist.reduce_scatter_tensor.__deprecated__)
 # 那就没有人腾得出手来收了。
 
 # %% id="source-ring"
-show_source(collectives.ring_all_reduce)
+show_source(ring_all_reduce)
 
 # %% [markdown] id="ring-run" lang="en"
 # Four ranks, four chunks of one number each. In the figure a column is a rank, a row is a chunk, and a thick
@@ -328,12 +330,12 @@ print(f"ring turned round ≠ all_reduce in {(sums.turned != sums.torchs).sum()}
 # 每秒能传多少字节。KB、MB、GB 都按 1024 进位。
 
 # %% id="source-times"
-show_source(collectives.all_reduce_times)
+show_source(all_reduce_times)
 
 # %% id="times"
 sizes = [4 * 4**k for k in range(13)]
-seconds = [max(times) for times in zip(*spawn(collectives.all_reduce_times, (sizes,), nprocs=2), strict=True)]
-alpha, beta = collectives.fit_line(sizes, seconds)
+seconds = [max(times) for times in zip(*spawn(all_reduce_times, (sizes,), nprocs=2), strict=True)]
+alpha, beta = fit_line(sizes, seconds)
 plots.message_time(sizes, seconds, alpha=alpha, beta=beta)
 
 # %% [markdown] id="times-alt" alt="times" lang="en"
@@ -345,7 +347,7 @@ plots.message_time(sizes, seconds, alpha=alpha, beta=beta)
 # 到几 MB 以上，时间与大小成正比，拟合线贴着 S/β。
 
 # %% id="times-claim"
-errors = [abs(ratio - 1) for ratio in collectives.ratios(sizes, seconds, alpha, beta)]
+errors = [abs(ratio - 1) for ratio in ratios(sizes, seconds, alpha, beta)]
 print(f"α = {alpha * 1e6:.0f} µs   β = {beta / 2**30:.2g} GB/s   αβ = {alpha * beta / 2**10:.0f} KB")
 print(f"fit against measurement: median error {median(errors):.0%}, largest {max(errors):.0%}")
 print(f"4 KB ÷ 4 B: {seconds[5] / seconds[0]:.1f} × the time for {sizes[5] // sizes[0]} × the bytes")

@@ -4,11 +4,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ddp_src import RankFailed, RanksStuck, check, hint, spawn
+from ddp_src import RankFailed, RanksStuck, check, hint, message_cost, spawn
 from ddp_src.exercises import _verdict
 from ddp_src.exercises.collectives import EXERCISES, mean_over_ranks
 from ddp_src.lessons import collectives
 from ddp_src.lessons.collectives import Held
+from ddp_src.ring import ring_all_reduce
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +98,7 @@ def test_all_ranks_hold_the_same_bits(rings):
 
 def ring_of(rank, length):
     x = torch.arange(float(length)) + rank
-    collectives.ring_all_reduce(x)
+    ring_all_reduce(x)
     return x.tolist()
 
 
@@ -108,7 +109,7 @@ def test_the_ring_takes_any_number_of_ranks_and_any_length(nprocs, length):
 
 
 def test_one_time_per_size():
-    times = spawn(collectives.all_reduce_times, ([4, 4096], 3), 2, show=False)
+    times = spawn(message_cost.all_reduce_times, ([4, 4096], 3), 2, show=False)
     assert [len(medians) for medians in times] == [2, 2]
     assert all(seconds > 0 for medians in times for seconds in medians)
 
@@ -118,22 +119,22 @@ SIZES = [4 * 4**k for k in range(13)]
 
 def test_the_line_is_found_again():
     seconds = [2e-4 + size / 1e9 for size in SIZES]
-    alpha, beta = collectives.fit_line(SIZES, seconds)
+    alpha, beta = message_cost.fit_line(SIZES, seconds)
     assert alpha == pytest.approx(2e-4) and beta == pytest.approx(1e9)
-    assert collectives.ratios(SIZES, seconds, alpha, beta) == pytest.approx([1.0] * 13)
+    assert message_cost.ratios(SIZES, seconds, alpha, beta) == pytest.approx([1.0] * 13)
 
 
 def test_spoilt_times_do_not_pull_the_line():
     seconds = [2e-4 + size / 1e9 for size in SIZES]
     for spoilt in (0, 5, 8, 12):
         seconds[spoilt] *= 7
-    alpha, beta = collectives.fit_line(SIZES, seconds)
+    alpha, beta = message_cost.fit_line(SIZES, seconds)
     assert alpha == pytest.approx(2e-4) and beta == pytest.approx(1e9)
 
 
 def test_times_that_fall_have_no_line():
     with pytest.raises(ValueError, match="no line fits"):
-        collectives.fit_line([4, 16, 64], [3.0, 2.0, 1.0])
+        message_cost.fit_line([4, 16, 64], [3.0, 2.0, 1.0])
 
 
 def test_the_fine_print():

@@ -105,7 +105,7 @@ def _diagnose_mean(one: Mean, rank: int, ranks: int) -> Feedback | None:
             f"length {length} on {ranks} ranks: you return {len(given)} numbers; pad x with zeros to a "
             f"multiple of {ranks}, so that none is left out.",
             f"长度 {length}、{ranks} 个 rank：你返回了 {len(given)} 个数；先用零把 x 补齐到 {ranks} 的倍数，"
-            "就不会漏掉谁。",
+            "一个数也不能漏。",
         )
     if len(given) > length:
         return Feedback(
@@ -119,7 +119,7 @@ def _diagnose_mean(one: Mean, rank: int, ranks: int) -> Feedback | None:
         return Feedback(
             f"the first number is {first}, which is 1/{ranks} of the mean {mean[0]:.6g}: you divide by "
             f"{ranks} twice.",
-            f"第一个数是 {first}，只有平均值 {mean[0]:.6g} 的 1/{ranks}：你除了两次 {ranks}。",
+            f"第一个数是 {first}，只有平均值 {mean[0]:.6g} 的 1/{ranks}：多除了一次 {ranks}。",
         )
     if _close(given, [m * ranks for m in mean]):
         return Feedback(
@@ -131,8 +131,8 @@ def _diagnose_mean(one: Mean, rank: int, ranks: int) -> Feedback | None:
     return Feedback(
         f"length {length}, rank {rank}: your number at index {place} is {given[place]:.6g}, "
         f"the mean there is {mean[place]:.6g}.",
-        f"长度 {length}、rank {rank}：你给出的下标 {place} 处是 {given[place]:.6g}，"
-        f"而那里的平均值是 {mean[place]:.6g}。",
+        f"长度 {length}、rank {rank}：下标 {place} 处，你给出的是 {given[place]:.6g}，"
+        f"平均值应当是 {mean[place]:.6g}。",
     )
 
 

@@ -41,7 +41,7 @@ def every_collective(rank: int) -> dict[str, Held | Waited]:
 
 
 def in_place(rank: int) -> dict[str, Held]:
-    """Four that overwrite the tensor they are given: 1 on rank 0, 10 on rank 1, 100 on rank 2."""
+    """Four that take one tensor: 1 on rank 0, 10 on rank 1, 100 on rank 2."""
     own = torch.tensor([10**rank])
     held = {}
 

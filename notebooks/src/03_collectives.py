@@ -1,33 +1,31 @@
 # %% [markdown] id="title" lang="en"
 # # 03 · Collectives: what does each one leave on each rank?
 #
-# In chapter 02 the ranks found one another. Here they talk: numbers go from rank to rank, and you look at what
-# lies where afterwards. After this chapter you can:
+# In chapter 02 the ranks found one another. Here they talk, and you look at what lies where afterwards. After
+# this chapter you can:
 #
-# - say of each of ten calls what it leaves on each rank, and what it does not promise;
+# - say of each of ten calls what it leaves on each rank;
 # - write an all-reduce yourself, out of messages between neighbours;
-# - say what a message costs, small or large, and why a program hangs when one rank leaves a call out.
+# - say what a message costs, and why a program hangs when one rank leaves a call out.
 
-# %% [markdown] id="title" lang="zh" sync="6f352810:8a603aa5"
+# %% [markdown] id="title" lang="zh" sync="3ebd9b0f:1b417532"
 # # 03 · 集合通信：每种操作做完，各个 rank 手里有什么？
 #
-# 第 02 章里，各个 rank 找到了彼此。这一章它们开始说话：数在 rank 之间传来传去，我们来看传完之后谁手里有什么。
-# 读完这一章，我们就能：
+# 第 02 章里，各个 rank 找到了彼此。现在让它们传数据，看传完之后谁手里有什么。读完这一章，我们就能：
 #
-# - 说清这十种操作各自在每个 rank 上留下什么，又有哪些结果是不作保证的；
+# - 说清十种通信操作做完之后，每个 rank 手里有什么；
 # - 只用相邻 rank 之间的收和发，亲手写出一个 all-reduce；
-# - 说清一条消息要花多少时间，以及为什么有一个 rank 少调用一次，程序就会卡住。
+# - 说清一条消息要花多少时间，以及为什么只要有一个 rank 少调用一次，程序就会卡住。
 
 # %% [markdown] id="words" lang="en"
-# Two ranks that send and receive communicate **point-to-point**. A **collective** is a call that all ranks make
-# together: each calls the same function, gives what it has, and gets its part of the result. To **reduce** is to
-# make one value out of those of all ranks: their sum, unless you ask for another with `op=dist.ReduceOp.MAX` or
-# the like.
+# **Point-to-point** communication has one sender and one receiver. A **collective** is a call that all ranks make
+# together: each gives what it has and gets its part of the result. To **reduce** is to make one value out of
+# those of all ranks: their sum, or with `op=dist.ReduceOp.MAX`, say, their maximum.
 
-# %% [markdown] id="words" lang="zh" sync="18204b95:9e86322b"
+# %% [markdown] id="words" lang="zh" sync="faa33d10:491085e6"
 # 一个 rank 发、另一个 rank 收，叫**点对点通信**（point-to-point）。**集合通信**（collective communication）
-# 则是所有 rank 一起做的事：大家调用同一个函数，各自交出手里的数据，各自拿回应得的那份结果。
-# **归约**（reduce）就是把各个 rank 的值合成一个：默认是求和，也可以用 `op=dist.ReduceOp.MAX` 之类的参数另外指定。
+# 则是所有 rank 一起调用同一个函数，各交各的数据，各拿各的结果。**归约**（reduce）把各个 rank 的值合成一个：
+# 第 00 章是求平均，这里默认求和，也可以另外指定，例如 `op=dist.ReduceOp.MAX`。
 
 # %% id="setup"
 from statistics import median
@@ -54,7 +52,7 @@ warm_up()  # gets the ranks' processes ready while you read on
 #
 # Write your letter down before you read on.
 
-# %% [markdown] id="predict" lang="zh" sync="061fa62a:3da9feda"
+# %% [markdown] id="predict" lang="zh" sync="061fa62a:a2c25598"
 # ## 先猜一猜
 #
 # rank 0、1、2 手里各是 1、10、100。三个 rank 都调用 `dist.reduce(x, dst=0)`，它把三个数之和放到 rank 0 上。
@@ -62,35 +60,33 @@ warm_up()  # gets the ranks' processes ready while you read on
 #
 # - (a) 10 和 100：还是自己的数，没变
 # - (b) 111 和 111：和 rank 0 一样，都是总和
-# - (c) 别的数
+# - (c) 都不是
 #
 # 先写下你的答案，再往下看。
 
 # %% [markdown] id="run" lang="en"
 # ## Run it
 #
-# Before each call every rank takes a fresh copy of its own number; after it, `Held` records the numbers before
-# and after. `src` is the rank that gives, `dst` the rank that gets; without either, all ranks are alike.
-# The powers of ten are on purpose: in a sum of them, **the digits tell whose numbers are in it**.
+# Every rank makes each call on a fresh copy of its own number; `Held` keeps the numbers before and after. `src`
+# is the rank that gives, `dst` the rank that gets. Why powers of ten? In a sum of them, **the digits tell whose
+# numbers are in it**.
 
-# %% [markdown] id="run" lang="zh" sync="6aff9741:452c8a0d"
+# %% [markdown] id="run" lang="zh" sync="abc51aef:dba53680"
 # ## 跑起来
 #
-# 下面每次调用之前，都先把自己的数复制一份；调用之后，用 `Held` 记下前后的数。`src` 是给数据的 rank，`dst` 是收结果的
-# rank；两个都没有的，对所有 rank 一视同仁。各个 rank 的数特意取成 10 的幂：加在一起之后，
-# **看一个和的各位数字，就知道里面有谁的数**。
+# 每次调用都用一份新复制的数，`Held` 记下调用前后的数。`src` 是给数据的 rank，`dst` 是收结果的 rank。
+# 各个 rank 的数特意取成 10 的幂：**看一个和的各位数字，就知道里面有谁的数**。
 
 # %% id="source-in-place"
 show_source(collectives.in_place)
 
 # %% [markdown] id="launch" lang="en"
-# The launch below makes all ten calls of this chapter and brings the records back. The figure shows one of them:
-# left of the arrow what ranks r0, r1, r2 held before, right of it what they held after. The backend is Gloo on
-# every machine, since another may leave other things behind.
+# The launch below makes these four calls and the six that follow later, with Gloo on every machine. The figure
+# shows one of them: left of the arrow what ranks r0, r1, r2 held before, right of it what they held after.
 
-# %% [markdown] id="launch" lang="zh" sync="20aba495:4711b199"
-# 下面一次启动就把本章的十种操作都做一遍，并带回记录。图里先只画一种：箭头左边是 r0、r1、r2 三个 rank 原先的数，
-# 右边是之后的数。这里一律用 Gloo 后端，有 GPU 也一样，因为换一个后端，留下的东西可能不同。
+# %% [markdown] id="launch" lang="zh" sync="b2830a4f:4fc0cc35"
+# 下面一次启动，既做这四种操作，也做后面的六种，一律用 Gloo 后端。图里先只画 `reduce`：箭头左边是 r0、r1、r2
+# 三个 rank 原先的数，右边是之后的数，颜色表示里面有谁的数。
 
 # %% id="reduce"
 ranks = spawn(collectives.every_collective, nprocs=3, backend="gloo")
@@ -105,42 +101,44 @@ plots.collectives(ranks, [["reduce"]])
 # rank 2 是 100。rank 1 和 rank 2 的格子画了斜线：结果不作保证。
 
 # %% [markdown] id="answer" lang="en"
-# **The answer is (c):** 110 and 100. Read the digits: 110 = 10 + 100 is the sum of ranks 1 and 2. So Gloo passed
+# **The answer is (c):** 110 and 100. Read the digits: 110 = 10 + 100 is the sum of ranks 1 and 2. Gloo passed
 # partial sums along, 100 → 110 → 111, and left them there. The documentation promises the sum on `dst` alone;
-# elsewhere you may find anything, and with another backend something else again.
+# elsewhere (hatched) you may find anything, and with another backend something else again.
 #
-# - If you chose (a): you thought that a rank which gives keeps what it gave. Its tensor was the workbench.
+# - If you chose (a): you thought that a rank keeps what it gives. Gloo adds in that very tensor; rank 2's is
+#   unchanged only because the adding starts there.
 # - If you chose (b): you thought of `all_reduce`, which leaves the sum on every rank.
 
-# %% [markdown] id="answer" lang="zh" sync="2cc930d1:4ddeb3b6"
+# %% [markdown] id="answer" lang="zh" sync="417da148:9109855b"
 # **答案是 (c)**：110 和 100。看各位数字：110 = 10 + 100，是 rank 1 和 rank 2 的和。可见 Gloo 是一路加过去的，
-# 100 → 110 → 111，半路上的和就留在了原地。文档只保证 `dst` 上是总和，别的 rank 上是什么都有可能，
+# 100 → 110 → 111，半路上的和就留在了原地。文档只保证 `dst` 上是总和；别的 rank 上（画斜线的格子）是什么都有可能，
 # 换个后端可能又不一样。
 #
-# - 选 (a)，多半是以为数交出去，自己手里的还在。其实自己的张量被当成了加法的工作台。
+# - 选 (a)，多半是以为数交出去，自己手里的还在。其实加法就做在自己的张量上；rank 2 没变，只因为是从它开始加的。
 # - 选 (b)，多半是想成了 `all_reduce`，它才让每个 rank 都拿到总和。
 
 # %% [markdown] id="see" lang="en"
 # ## See it
 #
-# Five more calls take or give a list with one tensor for each rank:
+# Five more calls take or give a list with one tensor for each rank. The first argument takes the result; in
+# `gather` it is the second:
 
-# %% [markdown] id="see" lang="zh" sync="70b620fd:fe179308"
+# %% [markdown] id="see" lang="zh" sync="7cd44eb2:80390810"
 # ## 看结果
 #
-# 还有五种操作，交出或拿回的是一个列表，给每个 rank 一个张量：
+# 另外五种操作，交出或拿回的是一个列表，每个 rank 对应其中一个张量。结果写进第一个参数，只有 `gather` 是第二个：
 
 # %% id="source-from-lists"
 show_source(collectives.from_lists)
 
 # %% [markdown] id="see-all" lang="en"
-# All ten in one picture, drawn from what really was on each rank. A list stands as a column, its first tensor on
-# top; a dash means that the rank gives or gets nothing. All ten run on Gloo, though of older versions you may
-# read that some are missing.
+# All ten, drawn from what really was on each rank. A list is a column, its first tensor on top; a dash means that
+# the rank gives or gets nothing. `barrier` moves no data: there you see when each rank came and went on. All ten
+# run on Gloo; older texts say that some are missing.
 
-# %% [markdown] id="see-all" lang="zh" sync="cba747d6:380d02f7"
-# 十种操作画在一起，每个格子都是当时真正在那个 rank 上的数。列表竖着画，第一个张量在最上面；
-# 短横线表示这个 rank 不用交，或者什么也不拿。十种都能在 Gloo 上运行；旧资料里可能会说缺了几种，那是从前的版本。
+# %% [markdown] id="see-all" lang="zh" sync="62268854:58bb57b6"
+# 十种操作画在一起，格子里都是实际跑出来的数。列表竖着画，第一个张量在最上面；短横线表示这个 rank 不交，或者不拿。
+# `barrier` 不传数据，画的是时间：竖线是到达，圆点是离开。十种都能用 Gloo 运行；旧资料说缺几种，那已经过时。
 
 # %% id="all-ten"
 plots.collectives(ranks)
@@ -151,8 +149,8 @@ plots.collectives(ranks)
 # all_gather on all. reduce_scatter leaves the sums 111, 222, 333, one per rank. all_to_all swaps rows and
 # columns. barrier: rank 0 comes first and waits some 80 ms, all ranks leave together when the last has come.
 
-# %% [markdown] id="all-ten-alt" alt="all-ten" lang="zh" sync="5410f23e:54d1ae7b"
-# 十个小图，每列一个 rank，左边是之前，右边是之后。send/recv 和 broadcast 复制了 rank 0 的 1。reduce 只在 rank 0 上
+# %% [markdown] id="all-ten-alt" alt="all-ten" lang="zh" sync="5410f23e:0542227d"
+# 十幅小图，每列一个 rank，左边是之前，右边是之后。send/recv 和 broadcast 复制了 rank 0 的 1。reduce 只在 rank 0 上
 # 留下 111，all_reduce 在每个 rank 上都留下。scatter 把 rank 0 的 1、2、3 分出去；gather 把 1、10、100 收到 rank 0，
 # all_gather 让每个 rank 都收齐。reduce_scatter 留下 111、222、333，每个 rank 一个。all_to_all 行列互换。
 # barrier：rank 0 先到，等了 80 毫秒左右，最后一个到齐后大家一起离开。
@@ -168,22 +166,24 @@ print(
 )
 
 # %% [markdown] id="read" lang="en"
-# Read the panels in pairs. A **broadcast** gives one rank's number to all. **Scatter** and **gather** are each
-# other's way back. **All-gather** and **all-reduce** are gather and reduce with the result on every rank. A
-# **reduce-scatter** adds as all-reduce does, but each rank keeps one piece of the sum: let an all-gather follow,
-# and you have an all-reduce. An **all-to-all** swaps rows and columns. A **barrier** moves no data: nobody
-# leaves before the last has come.
-
-# %% [markdown] id="read" lang="zh" sync="bceeae2d:5475fc80"
-# 一对一对地看。**broadcast**（广播）把一个 rank 的数发给大家。**scatter**（分发）和 **gather**（收集）互为
-# 逆操作。**all-gather**（全收集）和 **all-reduce**（全归约）就是收集和归约，只是结果人人都有。
+# Read the panels in pairs:
 #
-# **reduce-scatter**（归约后分发）也求和，但每个 rank 只留一段；后面接一次 all-gather，就成了 all-reduce。
-# **all-to-all**（全互换）是行列互换。**屏障**（barrier）不传数据：最后一个没到，谁也走不了。
+# - **Broadcast** gives all ranks the same tensor, **scatter** gives each its own. **Gather** undoes a scatter.
+# - **All-gather** and **all-reduce** are gather and reduce with the result on every rank.
+# - **Reduce-scatter** leaves each rank one piece of the sum. With an all-gather after it, it is an all-reduce.
+# - **All-to-all** swaps rows and columns. At a **barrier** nobody leaves before the last has come.
+
+# %% [markdown] id="read" lang="zh" sync="04328851:8b3d371c"
+# 对照着图看：
+#
+# - **广播**（broadcast）给大家同一个张量，**分发**（scatter）给每个 rank 各一个；**收集**（gather）是分发的逆操作。
+# - **all-gather**（全收集）和 **all-reduce**（全归约）就是收集和归约，只是结果人人都有。
+# - **reduce-scatter**（归约后分发）让每个 rank 只留和的一段；再接一次 all-gather，就成了 all-reduce。
+# - **all-to-all**（全互换）是行列互换。**屏障**（barrier）：最后一个没到，谁也走不了。
 
 # %% [markdown] id="names" lang="en"
-# Three of them have a twin that takes one tensor in place of the list, so that nothing has to be copied
-# together first. Two have new names; much code that you meet has the old ones, which work and warn:
+# Three of them have a twin that takes all pieces in one tensor, here `whole`, which saves copying. The older
+# names, which you meet in much code, work and warn:
 #
 # | with a list | with one tensor | its older name |
 # |---|---|---|
@@ -191,9 +191,8 @@ print(
 # | `reduce_scatter(x, pieces)` | `reduce_scatter_single(x, whole)` | `reduce_scatter_tensor` |
 # | `all_to_all(pieces, pieces)` | `all_to_all_single(whole, whole)` | the same |
 
-# %% [markdown] id="names" lang="zh" sync="3d38007e:8bb6d13a"
-# 其中三种还有一个孪生函数：不用列表，用一整块张量，省去拼接和复制。前两个改过名字；不少代码用的还是旧名，
-# 现在还能用，但会有警告：
+# %% [markdown] id="names" lang="zh" sync="f6ccafe1:d0c4e4fd"
+# 其中三种另有一个版本：不用列表，只用一整块张量（表中的 `whole`），省去复制。前两个改过名，旧名还能用，但会有警告：
 #
 # | 用列表 | 用一整块张量 | 旧名 |
 # |---|---|---|
@@ -208,33 +207,34 @@ print(dist.reduce_scatter_tensor.__deprecated__)
 # %% [markdown] id="ring" lang="en"
 # ## Why: an all-reduce by hand
 #
-# The plain way: all ranks send their tensor to rank 0, which adds and sends the sum back. Then rank 0 carries
-# N − 1 whole tensors in and N − 1 out, while the others wait. In a **ring** all carry the same: cut the tensor
+# The plain way: all N ranks send their tensor to rank 0, which adds and sends the sum back. Then rank 0 receives
+# N − 1 whole tensors and sends N − 1, while the others wait. In a **ring** all do equally much: cut the tensor
 # into N chunks, and let every rank send one chunk to the next rank in each step.
 #
-# `isend` starts a message and does not wait for its end; `wait` does. If every rank called `send` first, which
-# may wait until the message is taken, nobody would be left to take one.
+# `isend` starts a message and does not wait for its end; `wait` does. If every rank called `send`, which may wait
+# until the message is taken, nobody would be left to take one. Which chunk goes where, the figure shows better
+# than the two lines with `%`.
 
-# %% [markdown] id="ring" lang="zh" sync="bb12a804:855de663"
+# %% [markdown] id="ring" lang="zh" sync="770341a2:9cdbf2c1"
 # ## 为什么：亲手写一个 all-reduce
 #
-# 最直接的办法：大家都把张量发给 rank 0，由它加好再发回去。这样 rank 0 要收 N − 1 份、发 N − 1 份完整的张量，
-# 别人都在等。**环形 all-reduce**（ring all-reduce）让大家一样忙：把张量切成 N 段，每一步，每个 rank
-# 只给下一个 rank 发一段。
+# 最直接的办法：N 个 rank 都把张量发给 rank 0，由它加好再发回去。这样 rank 0 要收 N − 1 份、再发 N − 1 份完整的张量，
+# 别人都在等。**ring all-reduce**（环形 all-reduce）让大家一样忙：rank 排成一圈，张量切成 N 段，
+# 每一步，每个 rank 只给下一个 rank 发一段。
 #
-# `isend` 只负责开始发送，不等它结束；要等，就调用 `wait`。如果大家都先调用 `send`，而它可能要等对方收走才返回，
-# 那就没有人腾得出手来收了。
+# `isend` 开始发送就返回，`wait` 才等它发完。`send` 则可能等到对方收走才返回：大家都先 `send`，就没有人来收了。
+# 哪一步传哪一段，不用细算那两行 `%`，看后面的图就清楚。
 
 # %% id="source-ring"
 show_source(ring_all_reduce)
 
 # %% [markdown] id="ring-run" lang="en"
-# Four ranks, four chunks of one number each. In the figure a column is a rank, a row is a chunk, and a thick
-# frame marks what a step changed. The last frame is `dist.all_reduce` on the same numbers.
+# Four ranks, four chunks of one number each. A column is a rank, a row a chunk; a thick frame marks what a step
+# changed. The last frame is `dist.all_reduce` on the same numbers.
 
-# %% [markdown] id="ring-run" lang="zh" sync="c4bab0f6:f986df24"
+# %% [markdown] id="ring-run" lang="zh" sync="f9d2e9fd:3bdd4e07"
 # 四个 rank，四段，每段一个数。图中一列是一个 rank，一行是一段，粗框是这一步改动的格子。
-# 最后一格是 `dist.all_reduce` 对同样的数算出的结果。
+# 最后一幅是 `dist.all_reduce` 对同样的数算出的结果。
 
 # %% id="ring-steps"
 rings = spawn(collectives.ring_and_torch, nprocs=4, backend="gloo")
@@ -245,27 +245,25 @@ plots.ring([rank.steps for rank in rings], total=[rank.total for rank in rings])
 # holds 1111 in chunk r and partial sums elsewhere. In steps 4 to 6 the finished chunks travel on, until every
 # cell is 1111, as in the last frame, all_reduce.
 
-# %% [markdown] id="ring-steps-alt" alt="ring-steps" lang="zh" sync="72646e5c:847fd874"
-# 八个小图。第 1 到 3 步，每一段的和从两个 rank 的数长到四个：第 3 步之后，rank r 的第 r 段是 1111，其余还是部分和。
-# 第 4 到 6 步，算好的段继续往下传，直到每个格子都是 1111，和最后一格 all_reduce 一样。
+# %% [markdown] id="ring-steps-alt" alt="ring-steps" lang="zh" sync="72646e5c:87ee9f0d"
+# 八幅小图。第 1 到 3 步，每一段的和从两个 rank 的数长到四个：第 3 步之后，rank r 的第 r 段是 1111，其余还是部分和。
+# 第 4 到 6 步，算好的段继续往下传，直到每个格子都是 1111，和最后一幅 all_reduce 一样。
 
 # %% [markdown] id="ring-read" lang="en"
-# Follow the top row. Its chunk starts on rank 1 as 10, becomes 110 on rank 2, 1110 on rank 3 and 1111 on rank 0:
-# three steps, and rank r holds the sum of chunk r, which is a reduce-scatter. Three more steps hand the sums on,
-# which is an all-gather. In 2(N − 1) steps each rank sends 2(N − 1)/N of its tensor: less than twice its
-# size, however many ranks there are.
+# Follow the top row. Its chunk starts on rank 1 as 10, becomes 110 on rank 2, 1110 on rank 3 and 1111 on rank 0.
+# After these three steps rank r holds the sum of chunk r: a reduce-scatter. Three more hand the sums on: an
+# all-gather. In all, each rank sends 2(N − 1) chunks of 1/N: less than two tensors, however many the ranks.
 
-# %% [markdown] id="ring-read" lang="zh" sync="e3f4567d:2c25c92a"
+# %% [markdown] id="ring-read" lang="zh" sync="9b8b807e:1c27ccba"
 # 看最上面一行。这一段从 rank 1 的 10 出发，到 rank 2 变成 110，到 rank 3 变成 1110，到 rank 0 变成 1111。走完三步，
 # rank r 手里就有第 r 段的总和，这是 reduce-scatter。再走三步，把总和传给大家，这是 all-gather。
-# 一共 2(N − 1) 步，每个 rank 发出张量的 2(N − 1)/N：不管有多少个 rank，都不到两份。
+# 一共 2(N − 1) 步，每步发一段，每个 rank 总共发出 2(N − 1)/N 份张量：rank 再多，也不到两份。
 
 # %% [markdown] id="bits" lang="en"
-# Now 4,096 numbers on each rank, and a strict question: are the sums equal *bit for bit* to those of
-# `dist.all_reduce`?
+# Now 4,096 numbers on each rank: are the sums equal *bit for bit* to those of `dist.all_reduce`?
 
-# %% [markdown] id="bits" lang="zh" sync="4c70c53f:0d2e99ec"
-# 再来，每个 rank 4096 个数，问得严一点：这些和与 `dist.all_reduce` 的结果*逐位相同*吗？
+# %% [markdown] id="bits" lang="zh" sync="17f661ba:20b05bfc"
+# 再来一次，每个 rank 4096 个数：算出的和与 `dist.all_reduce` 的结果*逐位相同*吗？
 
 
 # %% id="sums"
@@ -283,13 +281,14 @@ same = all(torch.equal(rank.random.ring, rings[0].random.ring) for rank in rings
 print(f"all ranks hold the same bits: {same}")
 
 # %% [markdown] id="bits-why" lang="en"
-# Whole numbers: equal. Random float32 numbers: about one sum in five is not. Both are right to within rounding:
-# a float32 keeps some seven digits, so each addition rounds, and **another order of additions rounds
-# elsewhere**. Take the first sum that differs, and add its four numbers in two orders:
+# Whole numbers this small need no rounding: all sums are equal. Of the random ones about one in five is not.
+# Neither is wrong: a float32 keeps some seven digits, so each addition rounds, and **another order of additions
+# rounds differently**. Take the first sum that differs, and add its numbers in two orders, the ring's first:
 
-# %% [markdown] id="bits-why" lang="zh" sync="54771a05:cc4b6e3e"
-# 整数：完全相同。随机的 float32：大约五个和里就有一个不同。两边都没错，只差舍入：float32 大约只有七位有效数字，
-# 每加一次就舍入一次，**相加的次序不同，舍入的地方就不同**。取出第一个不同的和，把它的四个数按两种次序加一遍：
+# %% [markdown] id="bits-why" lang="zh" sync="5cd1c3cd:06a47ecb"
+# 整数完全相同：它们都不大，float32 存得下，用不着舍入。随机的小数里，大约五个和就有一个不同。两边都没错：float32
+# 大约只有七位有效数字，每加一次就舍入一次，**相加的次序不同，舍入的地方就不同**。
+# 取出第一个不同的和，把它的四个数按两种次序加一遍，先按上面那个环的次序：
 
 # %% id="two-orders"
 sums = rings[0].random
@@ -300,34 +299,32 @@ print(f"((x3 + x2) + x1) + x0 = {((x3 + x2) + x1) + x0:.9f}   all_reduce: {sums.
 print(f"ring turned round ≠ all_reduce in {(sums.turned != sums.torchs).sum()} of {len(sums.turned)} sums")
 
 # %% [markdown] id="two-orders-why" lang="en"
-# The last line is the proof. Let the ring run the other way round, to the next *lower* rank, and not one of the
-# sums differs: Gloo's own all-reduce is this ring, turned round. On two ranks there is only one order, and the
-# question does not arise. Do not build on the order: no documentation promises one.
+# The last line is about all 4,096: let the ring run to the next *lower* rank, and not one sum differs. Gloo adds
+# in that order. (On two ranks there is only one.) Do not build on it: no documentation promises an order.
 #
-# What you may build on, since the documentation of `all_reduce` does promise it: all ranks get the *same* bits.
-# Here each sum is made once and then copied. That is why the replicas of chapter 00 stay equal.
+# What the documentation of `all_reduce` does promise: all ranks get the *same* bits. Here each sum is made once
+# and then copied. That is why the replicas of chapter 00 stay equal.
 
-# %% [markdown] id="two-orders-why" lang="zh" sync="8b354002:3dc24d2d"
-# 最后一行就是证据。让环反过来转，每步发给编号*小*一号的 rank，四千多个和就一个不差：Gloo 自己的 all-reduce
-# 正是这样一个环，只是转向相反。只有两个 rank 时次序只有一种，也就没有这个问题。不过别依赖次序，
-# 没有哪份文档保证它。
+# %% [markdown] id="two-orders-why" lang="zh" sync="18a97682:d679bdea"
+# 最后一行说的是全部 4096 个和：让环反过来转，每步发给编号*小*一号的 rank，就一个不差。Gloo 正是按这个次序加的
+# （只有两个 rank 时，次序只有一种）。不过别依赖它，没有哪份文档保证次序。
 #
-# 可以依赖的是另一条，`all_reduce` 的文档写明了：所有 rank 拿到的结果逐位相同。在这里，是因为每个和只算一次，
-# 然后复制给大家。第 00 章的副本能始终相等，靠的就是这一点。
+# `all_reduce` 的文档保证的是另一条：所有 rank 拿到的结果逐位相同。在这里，是因为每个和只算一次，然后复制给大家。
+# 第 00 章的副本能始终相等，靠的就是这一点。
 
 # %% [markdown] id="cost" lang="en"
 # ## Why: what a message costs
 #
-# How long does one all-reduce take? Measure from 4 B (one number) to 64 MB, each size twelve times, and take
-# medians. Then fit the simplest model: time = α + S/β. Here **latency** α is the price of any message,
-# **bandwidth** β the bytes per second, S the size; KB, MB and GB count in powers of 1,024.
+# How long does one all-reduce take? Measure from 4 B (one number) to 64 MB, each size twelve times, and take the
+# slower rank's median. Then fit the simplest model: time = α + S/β, where S is the size. **Latency** α is the
+# price of any message, **bandwidth** β the bytes per second; KB, MB and GB count in powers of 1,024.
 
-# %% [markdown] id="cost" lang="zh" sync="608f65ee:e809457c"
+# %% [markdown] id="cost" lang="zh" sync="fe0de216:e0c89aed"
 # ## 为什么：一条消息要花多少时间
 #
-# 一次 all-reduce 要多久？从 4 B（一个数）量到 64 MB，每种大小量十二次，取中位数，再用最简单的模型去拟合：
-# 时间 = α + S/β。其中 S 是大小；α 是**时延**（latency），不管消息多小都要付；β 是**带宽**（bandwidth），
-# 每秒能传多少字节。KB、MB、GB 都按 1024 进位。
+# 一次 all-reduce 要多久？从 4 B（一个数）到 64 MB，每种大小量十二次，取较慢那个 rank 的中位数，再用最简单的公式去拟合：
+# 时间 = α + S/β。S 是大小；α 是**时延**（latency），消息再小也要付；β 是**带宽**（bandwidth），每秒能传多少字节。
+# KB、MB、GB 都按 1024 进位。
 
 # %% id="source-times"
 show_source(all_reduce_times)
@@ -354,25 +351,24 @@ print(f"4 KB ÷ 4 B: {seconds[5] / seconds[0]:.1f} × the time for {sizes[5] // 
 print(f"64 MB ÷ 4 MB: {seconds[12] / seconds[10]:.0f} × the time for {sizes[12] // sizes[10]} × the bytes")
 
 # %% [markdown] id="cost-read" lang="en"
-# Below αβ you pay for the message, above it for the bytes. From 4 B to 4 KB there are a thousand times the bytes,
-# and the time stays of the same order; from 4 MB to 64 MB it grows as the bytes do. So send one large message
-# rather than many small ones. DDP gathers gradients into large pieces for this reason, in chapters 05 and 06.
+# The dashed and the dotted line cross at S = αβ. Below it you pay for the message: a thousand times the bytes,
+# 4 KB for 4 B, take a time of the same order. Above it you pay for the bytes: from 4 MB to 64 MB the time grows
+# with them. So send one large message rather than many small ones, as DDP does in chapters 05 and 06.
 
-# %% [markdown] id="cost-read" lang="zh" sync="d3cffb2e:3a6cfbe0"
-# 比 αβ 小，时间花在“发一条消息”上；比它大，时间才花在传字节上。从 4 B 到 4 KB，字节数是一千倍，时间还在
-# 一个量级；从 4 MB 到 64 MB，时间就随着字节数一起涨。所以宁可发一条大的，不要发许多条小的。
-# DDP 正因为这样，才把梯度攒成大块再传；第 05、06 章会讲。
+# %% [markdown] id="cost-read" lang="zh" sync="949f2726:ebf401c3"
+# 虚线和点线相交在 S = αβ 处。比它小，时间主要花在时延上：从 4 B 到 4 KB，字节数是一千倍，时间还在一个量级。
+# 比它大，时间主要花在传字节上。所以宁可发一条大的，不要发许多条小的；DDP 传梯度时就是这样做的（第 05、06 章）。
 
 # %% [markdown] id="fine-print" lang="en"
 # ## Five things worth knowing
 #
-# First: **nobody needs a barrier before a reduction.** Below, the ranks come 40 ms apart, once to a barrier, once
-# straight to an all-reduce: it waits for the last rank by itself, since it needs that rank's numbers.
+# First: **nobody needs a barrier before a reduction.** In the launch of the ten calls the ranks also came 40 ms
+# apart to an all-reduce. It waits for the last rank by itself, since it needs that rank's numbers.
 
-# %% [markdown] id="fine-print" lang="zh" sync="64b62a56:92f25e9c"
+# %% [markdown] id="fine-print" lang="zh" sync="e24d017a:ee45d104"
 # ## 五件值得知道的事
 #
-# 第一，**归约之前不需要屏障**。下图里三个 rank 前后相差 40 毫秒，一次走到 `barrier`，一次直接走到 `all_reduce`：
+# 第一，**归约之前不需要屏障**。下图里三个 rank 先后相差 40 毫秒，左边是走到 `barrier`，右边是直接走到 `all_reduce`：
 # 缺了最后那个 rank 的数就算不出和，所以 all-reduce 自己就会等它。
 
 # %% id="no-barrier"
@@ -387,10 +383,11 @@ plots.collectives(ranks, [["barrier", "all_reduce without barrier"]])
 # rank 2 一到，大家一起往下走。
 
 # %% [markdown] id="fine-print-run" lang="en"
-# The other four in one launch:
+# The other four, one function each: a sum in a sub-group, Python objects, the gradient behind an `all_gather`,
+# and a call that does not wait.
 
-# %% [markdown] id="fine-print-run" lang="zh" sync="373ff048:dbcd246c"
-# 另外四件，一次启动都做了：
+# %% [markdown] id="fine-print-run" lang="zh" sync="d5238dff:823e9fae"
+# 另外四件，各有一个函数：在子组里求和、传 Python 对象、`all_gather` 之后的梯度、不等结果的调用。
 
 # %% id="fine-print-source"
 show_source(
@@ -419,36 +416,34 @@ print(
 )
 
 # %% [markdown] id="fine-print-read" lang="en"
-# - **Sub-groups.** Ranks 0 and 2 have 101; rank 1 kept its 10. But `new_group` is itself a call for *all* ranks.
-# - **Objects.** `all_gather_object` carries any Python object, pickled: slow, fine for a few notes, and only
-#   from ranks that you trust, since unpickling can run code.
+# - **Sub-groups.** Ranks 0 and 2 have 101; rank 1 kept its 10. But *all* ranks must call `new_group`.
+# - **Objects.** `all_gather_object` carries any Python object, pickled. Use it for a few notes, and only among
+#   ranks that you trust: unpickling can run code.
 # - **`all_gather` carries no gradient.** What you gather is a copy without a history. Put your own part back, and
-#   the gradient flows through that one; the others' parts stay constants.
-# - **Asynchronous calls.** With `async_op=True` the call comes back early, and you may compute meanwhile. Until
-#   `wait` has returned, `x` can hold anything: the old number, a partial sum, the sum. Leave it alone.
+#   the gradient flows through that one; the others' stay constants.
+# - **Asynchronous calls.** With `async_op=True` the call comes back early, and you may compute meanwhile. Leave
+#   `x` alone until `wait` has returned: it can hold the old number, a partial sum or the sum.
 
-# %% [markdown] id="fine-print-read" lang="zh" sync="0ba5314f:ee5f29d9"
-# - **子组**。rank 0 和 rank 2 得到 101，rank 1 还是自己的 10。不过 `new_group` 本身要*所有* rank 都调用。
-# - **对象**。`all_gather_object` 能传任何 Python 对象，靠的是 pickle：慢，传几句话够用；只能用于信得过的 rank，
+# %% [markdown] id="fine-print-read" lang="zh" sync="79a450b7:772ad6b0"
+# - **子组**：rank 0 和 rank 2 得到 101，rank 1 还是自己的 10。但 `new_group` 要*所有* rank 都调用。
+# - **对象**：`all_gather_object` 能传任何能序列化（pickle）的 Python 对象。传几句话够用，而且只能用于信得过的 rank，
 #   因为反序列化时可能会执行代码。
-# - **`all_gather` 不传梯度**。收集来的只是副本，没有计算历史。把自己的那份换回去，梯度就能从那一份流过；
-#   别人的那几份只是常数。
-# - **异步调用**。加上 `async_op=True`，调用很快返回，我们可以趁这段时间算别的。但在 `wait` 返回之前，`x` 里
-#   可能是旧的数、部分和、总和，什么都说不准，不要碰它。
+# - **`all_gather` 不传梯度**：收集来的只是复制的数，没有计算历史。把自己的那份换回去，梯度就能流过这一份。
+# - **异步调用**（asynchronous）：加上 `async_op=True`，调用很快返回，可以趁这段时间算别的。
+#   但在 `wait` 返回之前不要碰 `x`：里面可能是旧的数、部分和或总和。
 
 # %% [markdown] id="break" lang="en"
 # ## Break it: one rank makes another call
 #
-# You want the mean loss printed once, so you put everything under `if rank == 0`. This is the commonest way to
-# hang a distributed program. (A rank may wait 2 s here; torch alone waits
+# You want the mean loss printed once, so you put everything under `if rank == 0`. (A rank may wait 2 s here;
+# torch alone waits
 # [up to 30 minutes](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group).)
 
-# %% [markdown] id="break" lang="zh" sync="1724e867:620d5e5e"
+# %% [markdown] id="break" lang="zh" sync="0d45fa8c:bb05788c"
 # ## 弄坏它：有一个 rank 的调用和别人不一样
 #
-# 平均损失只想打印一次，于是把整段都放进 `if rank == 0`。分布式程序卡住，最常见的就是这样。
-# 这里规定最多等 2 秒；torch 自己默认
-# [要等 30 分钟](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group)。
+# 平均损失只想打印一次，于是把整段都放进 `if rank == 0`。这里规定最多等 2 秒；
+# [Gloo 默认要等 30 分钟](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group)。
 
 # %% id="stuck"
 show_source(collectives.log_on_rank_0)
@@ -456,29 +451,32 @@ with shows(RanksStuck):
     spawn(collectives.log_on_rank_0, nprocs=3, backend="gloo", timeout=2)
 
 # %% [markdown] id="stuck-why" lang="en"
-# Rank 0 waits in `all_reduce` for ranks that never call it. The print belongs under the `if`, the all-reduce
-# outside; exercise `collectives-2` mends it. A `barrier` under an `if` hangs in the same way, and so does a
-# save that calls a collective inside. Next, rank 1 makes *another* call. With `debug=True` torch compares the
-# calls before it runs them, and what would be a hang becomes a message:
-
-# %% [markdown] id="stuck-why" lang="zh" sync="e7613e70:8e13e33e"
-# rank 0 停在 `all_reduce` 里，等别人来；别人根本没有调用它。该放进 `if` 的只有打印，all-reduce 要放在外面：
-# 练习 `collectives-2` 就来改好它。把 `barrier` 放进 `if`，或者只让 rank 0 调用内部带集合通信的保存函数，也会这样卡住。
+# Rank 0 waits in `all_reduce` for ranks that never call it. The cure: only the print stands under the `if`, the
+# all-reduce outside; you write it in exercise `collectives-2`. A `barrier` under an `if` hangs in the same way,
+# and so does a save on rank 0 that calls a collective inside.
 #
-# 再看 rank 1 调用了*另一个*函数的情形。打开 `debug=True`，torch 会先核对各个 rank 的调用再执行，
-# 原本的卡住就变成了一条报错：
+# Next, rank 1 calls `broadcast` where the others call `all_reduce`. With `debug=True`, in your own scripts
+# `TORCH_DISTRIBUTED_DEBUG=DETAIL`, torch compares the calls before it runs them, and the hang becomes a message:
+
+# %% [markdown] id="stuck-why" lang="zh" sync="4419719f:dcc9327e"
+# rank 0 卡住（hang）了：它在 `all_reduce` 里等别人，别人却根本没有调用它。该放进 `if` 的只有打印，all-reduce
+# 要放在外面：练习 `collectives-2` 就来改好它。`barrier` 放进 `if`，或者只让 rank 0 调用内部带集合通信的保存函数，
+# 也会这样卡住。
+#
+# 再来一种：别人都调用 `all_reduce`，rank 1 却调用 `broadcast`。打开 `debug=True`（自己的脚本里是设环境变量
+# `TORCH_DISTRIBUTED_DEBUG=DETAIL`），torch 会先核对各个 rank 的调用再执行，原本的卡住就变成了报错：
 
 # %% id="mismatch"
 with shows(RankFailed):
     spawn(collectives.call_another, nprocs=3, backend="gloo", timeout=2, debug=True)
 
 # %% [markdown] id="mismatch-why" lang="en"
-# The message is long; it names both calls, `ALLREDUCE` and `BROADCAST`. The worst case has no message. All
+# The message is long; look for the two calls, `ALLREDUCE` and `BROADCAST`. The worst case has no message. All
 # ranks sum `a` and then `b`, but rank 1 does `b` first:
 
-# %% [markdown] id="mismatch-why" lang="zh" sync="b3d6b730:2dcb4739"
-# 报错很长，要看的是它点出的两个操作：`ALLREDUCE` 和 `BROADCAST`。最糟的情形却连报错都没有：
-# 大家都是先对 `a` 求和、再对 `b` 求和，只有 rank 1 先做了 `b`：
+# %% [markdown] id="mismatch-why" lang="zh" sync="951a8973:bca32fff"
+# 报错很长，只要看它点出的两个操作：`ALLREDUCE` 和 `BROADCAST`。最糟的情形却连报错都没有：
+# 大家都先对 `a` 求和、再对 `b` 求和，只有 rank 1 反过来：
 
 # %% id="swapped"
 show_source(collectives.swap_two_calls)
@@ -487,28 +485,28 @@ for debug in (False, True):
     print(f"debug={debug!s:5}", *(f"  rank {rank}: a = {a}, b = {b}" for rank, (a, b) in enumerate(swapped)))
 
 # %% [markdown] id="swapped-why" lang="en"
-# Right would be `a` = 111 and `b` = 222. The digits give it away: 121 = 1 + 20 + 100, so rank 1's part comes from
-# its `b`. Both calls are all-reduces of one number; nothing is there for `debug=True` to notice. A collective
-# does not know your variables: **it joins the ranks' first calls, then their second calls.** So every rank
-# makes the same calls in the same order, whatever it branches on.
+# Right would be `a` = 111 and `b` = 222. Read the digits: 121 = 1 + 20 + 100, so rank 1's part comes from its
+# `b`. Both calls are all-reduces of one number; `debug=True` has nothing to notice. A collective does not know
+# your variables: **it joins the ranks' first calls, then their second calls.** The cure for all three: every
+# rank makes the same calls in the same order, whatever it branches on.
 
-# %% [markdown] id="swapped-why" lang="zh" sync="865bb73c:2f77495d"
+# %% [markdown] id="swapped-why" lang="zh" sync="ae94cc39:c76304e2"
 # 本来应该是 `a` = 111、`b` = 222。看各位数字就露馅了：121 = 1 + 20 + 100，rank 1 交出的是它的 `b`。两次都是一个数的
-# all-reduce，`debug=True` 也看不出毛病。集合通信不认得变量名，**它只把各个 rank 的第一次调用配在一起，
-# 第二次调用配在一起**。所以不管程序怎样分支，每个 rank 都要按同样的次序做同样的调用。
+# all-reduce，`debug=True` 也看不出毛病。集合通信不认变量名，**只认次序：第一次调用配第一次，第二次配第二次**。
+# 三种错误，解法只有一个：不管程序怎样分支，每个 rank 都按同样的次序做同样的调用。
 
 # %% [markdown] id="your-turn" lang="en"
 # ## Your turn
 #
 # **`collectives-1`.** Write the *mean* over all ranks yourself, out of `dist.reduce_scatter` and
-# `dist.all_gather`. `x` may have any length, also one that the number of ranks does not divide: chunks must be
-# equally long. `hint("collectives-1")` gives a hint, `solution("collectives-1")` the answer.
+# `dist.all_gather`. `x` may have any length, also one that the number of ranks does not divide; but the pieces
+# must be equally long. `hint("collectives-1")` gives a hint, `solution("collectives-1")` the answer.
 
-# %% [markdown] id="your-turn" lang="zh" sync="2b54a36d:feeca8fb"
+# %% [markdown] id="your-turn" lang="zh" sync="c6d5891d:b18f77a5"
 # ## 动手试试
 #
-# **`collectives-1`**：用 `dist.reduce_scatter` 和 `dist.all_gather`，自己写出对所有 rank 求*平均*的函数。`x` 的长度
-# 任意，不一定能被 rank 数整除，而切成的每一段必须一样长。需要提示就运行 `hint("collectives-1")`，
+# **`collectives-1`**：用 `dist.reduce_scatter` 和 `dist.all_gather`，写出对所有 rank 求*平均*的函数。`x` 的长度
+# 不一定能被 rank 数整除，而切成的每一段必须一样长。需要提示就运行 `hint("collectives-1")`，
 # 想看答案就运行 `solution("collectives-1")`。
 
 
@@ -522,10 +520,10 @@ check("collectives-1", mean_over_ranks)
 
 # %% [markdown] id="your-turn-2" lang="en"
 # **`collectives-2`.** Mend the hang from above: print the mean of all ranks' losses, once, on rank 0. Leave
-# `loss` as it is, for the caller still needs it.
+# `loss` as it is: the caller still needs it.
 
-# %% [markdown] id="your-turn-2" lang="zh" sync="d18c76b5:ea6c1c6c"
-# **`collectives-2`**：把上面卡住的程序改好：打印所有 rank 的平均损失，只由 rank 0 打印一次。
+# %% [markdown] id="your-turn-2" lang="zh" sync="9472c7b5:d282719d"
+# **`collectives-2`**：把上面卡住的程序改好：所有 rank 的平均损失，只由 rank 0 打印一次。
 # 不要改动 `loss` 本身，调用者后面还要用它。
 
 
@@ -540,19 +538,18 @@ check("collectives-2", print_mean_loss)
 # %% [markdown] id="next" lang="en"
 # ## Next
 #
-# The ranks can talk. Chapter 04 gives each of them its own share of the data, and chapter 05 builds DDP out of
-# the two: shares, and one all-reduce of the gradients.
+# Chapter 04 gives each rank its own share of the data; chapter 05 adds one all-reduce of the gradients, and has
+# built DDP.
 #
 # Sources: [`torch.distributed`, every call](https://docs.pytorch.org/docs/stable/distributed.html) ·
 # [Patarasuk and Yuan on why a ring is bandwidth-optimal](https://doi.org/10.1016/j.jpdc.2008.09.002) ·
 # [a tutorial that builds on the same calls](https://docs.pytorch.org/tutorials/intermediate/dist_tuto.html)
 
-# %% [markdown] id="next" lang="zh" sync="540a3886:c272d295"
+# %% [markdown] id="next" lang="zh" sync="662d4723:df79993e"
 # ## 接下来
 #
-# 各个 rank 会说话了。第 04 章给每个 rank 分一份数据；第 05 章把两样合起来，分好的数据，加上对梯度做的
-# all-reduce，就搭成了 DDP。
+# 第 04 章给每个 rank 分一份数据；第 05 章再给梯度加一次 all-reduce，DDP 就搭成了。
 #
 # 参考资料：[`torch.distributed` 的全部函数](https://docs.pytorch.org/docs/stable/distributed.html) ·
 # [Patarasuk 与 Yuan：环为什么能把带宽用到极限](https://doi.org/10.1016/j.jpdc.2008.09.002) ·
-# [用同样这些函数写成的教程](https://docs.pytorch.org/tutorials/intermediate/dist_tuto.html)
+# [用这些函数写成的教程](https://docs.pytorch.org/tutorials/intermediate/dist_tuto.html)

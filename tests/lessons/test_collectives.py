@@ -210,7 +210,7 @@ def keep_the_padding(x):
             leave_the_rest_out,
             "length 10 on 4 ranks: you return 8 numbers; pad x with zeros to a multiple of 4, "
             "so that none is left out.",
-            "长度 10、4 个 rank：你返回了 8 个数；先用零把 x 补齐到 4 的倍数，就不会漏掉谁。",
+            "长度 10、4 个 rank：你返回了 8 个数；先用零把 x 补齐到 4 的倍数，一个数也不能漏。",
         ),
         (
             keep_the_padding,
@@ -227,7 +227,7 @@ def keep_the_padding(x):
         (
             lambda x: mean_over_ranks(x / dist.get_world_size()),
             "the first number is 69.4375, which is 1/4 of the mean 277.75: you divide by 4 twice.",
-            "第一个数是 69.4375，只有平均值 277.75 的 1/4：你除了两次 4。",
+            "第一个数是 69.4375，只有平均值 277.75 的 1/4：多除了一次 4。",
         ),
         (
             lambda x: 4 * mean_over_ranks(x),
@@ -237,7 +237,7 @@ def keep_the_padding(x):
         (
             lambda x: x * 1,
             "length 8, rank 0: your number at index 0 is 1, the mean there is 277.75.",
-            "长度 8、rank 0：你给出的下标 0 处是 1，而那里的平均值是 277.75。",
+            "长度 8、rank 0：下标 0 处，你给出的是 1，平均值应当是 277.75。",
         ),
         (
             lambda x: dist.all_reduce(x),

@@ -8,10 +8,10 @@
 # - write an all-reduce yourself, out of messages between neighbours;
 # - say what a message costs, and why a program hangs when one rank leaves a call out.
 
-# %% [markdown] id="title" lang="zh" sync="3ebd9b0f:1b417532"
+# %% [markdown] id="title" lang="zh" sync="3ebd9b0f:91fe6d73"
 # # 03 · 集合通信：每种操作做完，各个 rank 手里有什么？
 #
-# 第 02 章里，各个 rank 找到了彼此。现在让它们传数据，看传完之后谁手里有什么。读完这一章，我们就能：
+# 第 02 章里，各个 rank 找到了彼此；现在它们开始传数据。读完这一章，我们就能：
 #
 # - 说清十种通信操作做完之后，每个 rank 手里有什么；
 # - 只用相邻 rank 之间的收和发，亲手写出一个 all-reduce；
@@ -84,9 +84,9 @@ show_source(collectives.in_place)
 # The launch below makes these four calls and the six that follow later, with Gloo on every machine. The figure
 # shows one of them: left of the arrow what ranks r0, r1, r2 held before, right of it what they held after.
 
-# %% [markdown] id="launch" lang="zh" sync="b2830a4f:4fc0cc35"
+# %% [markdown] id="launch" lang="zh" sync="b2830a4f:b0c95fec"
 # 下面一次启动，既做这四种操作，也做后面的六种，一律用 Gloo 后端。图里先只画 `reduce`：箭头左边是 r0、r1、r2
-# 三个 rank 原先的数，右边是之后的数，颜色表示里面有谁的数。
+# 三个 rank 原先的数，右边是之后的数。
 
 # %% id="reduce"
 ranks = spawn(collectives.every_collective, nprocs=3, backend="gloo")
@@ -109,12 +109,11 @@ plots.collectives(ranks, [["reduce"]])
 #   unchanged only because the adding starts there.
 # - If you chose (b): you thought of `all_reduce`, which leaves the sum on every rank.
 
-# %% [markdown] id="answer" lang="zh" sync="417da148:9109855b"
-# **答案是 (c)**：110 和 100。看各位数字：110 = 10 + 100，是 rank 1 和 rank 2 的和。可见 Gloo 是一路加过去的，
-# 100 → 110 → 111，半路上的和就留在了原地。文档只保证 `dst` 上是总和；别的 rank 上（画斜线的格子）是什么都有可能，
-# 换个后端可能又不一样。
+# %% [markdown] id="answer" lang="zh" sync="417da148:e176a459"
+# **答案是 (c)**：110 和 100。110 = 10 + 100，是 rank 1 和 rank 2 的和：Gloo 一路加过去，100 → 110 → 111，
+# 半路上的和就留在了原地。文档只保证 `dst` 上是总和；画斜线的格子里什么都有可能，换个后端可能又不一样。
 #
-# - 选 (a)，多半是以为数交出去，自己手里的还在。其实加法就做在自己的张量上；rank 2 没变，只因为是从它开始加的。
+# - 选 (a)，多半是以为自己手里的数不会动。其实加法就做在这个张量上；rank 2 没变，只因为是从它加起的。
 # - 选 (b)，多半是想成了 `all_reduce`，它才让每个 rank 都拿到总和。
 
 # %% [markdown] id="see" lang="en"
@@ -136,9 +135,9 @@ show_source(collectives.from_lists)
 # the rank gives or gets nothing. `barrier` moves no data: there you see when each rank came and went on. All ten
 # run on Gloo; older texts say that some are missing.
 
-# %% [markdown] id="see-all" lang="zh" sync="62268854:58bb57b6"
-# 十种操作画在一起，格子里都是实际跑出来的数。列表竖着画，第一个张量在最上面；短横线表示这个 rank 不交，或者不拿。
-# `barrier` 不传数据，画的是时间：竖线是到达，圆点是离开。十种都能用 Gloo 运行；旧资料说缺几种，那已经过时。
+# %% [markdown] id="see-all" lang="zh" sync="62268854:746fef8a"
+# 十种操作，画的都是实际跑出来的数。列表竖着画，第一个张量在最上面；短横线是不交或不拿。`barrier` 不传数据，
+# 画的是时间：竖线是到达，圆点是离开。十种都能用 Gloo 运行；旧资料说缺几种，那已经过时。
 
 # %% id="all-ten"
 plots.collectives(ranks)
@@ -149,11 +148,11 @@ plots.collectives(ranks)
 # all_gather on all. reduce_scatter leaves the sums 111, 222, 333, one per rank. all_to_all swaps rows and
 # columns. barrier: rank 0 comes first and waits some 80 ms, all ranks leave together when the last has come.
 
-# %% [markdown] id="all-ten-alt" alt="all-ten" lang="zh" sync="5410f23e:0542227d"
+# %% [markdown] id="all-ten-alt" alt="all-ten" lang="zh" sync="5410f23e:b2aaf454"
 # 十幅小图，每列一个 rank，左边是之前，右边是之后。send/recv 和 broadcast 复制了 rank 0 的 1。reduce 只在 rank 0 上
 # 留下 111，all_reduce 在每个 rank 上都留下。scatter 把 rank 0 的 1、2、3 分出去；gather 把 1、10、100 收到 rank 0，
-# all_gather 让每个 rank 都收齐。reduce_scatter 留下 111、222、333，每个 rank 一个。all_to_all 行列互换。
-# barrier：rank 0 先到，等了 80 毫秒左右，最后一个到齐后大家一起离开。
+# all_gather 让大家都收齐。reduce_scatter 留下 111、222、333，每个 rank 一个。all_to_all 行列互换。
+# barrier：rank 0 先到，等了 80 毫秒左右，最后一个到了，大家一起离开。
 
 
 # %% id="claim"
@@ -215,14 +214,13 @@ print(dist.reduce_scatter_tensor.__deprecated__)
 # until the message is taken, nobody would be left to take one. Which chunk goes where, the figure shows better
 # than the two lines with `%`.
 
-# %% [markdown] id="ring" lang="zh" sync="770341a2:9cdbf2c1"
+# %% [markdown] id="ring" lang="zh" sync="770341a2:1e4efa33"
 # ## 为什么：亲手写一个 all-reduce
 #
-# 最直接的办法：N 个 rank 都把张量发给 rank 0，由它加好再发回去。这样 rank 0 要收 N − 1 份、再发 N − 1 份完整的张量，
-# 别人都在等。**ring all-reduce**（环形 all-reduce）让大家一样忙：rank 排成一圈，张量切成 N 段，
-# 每一步，每个 rank 只给下一个 rank 发一段。
+# 最直接的办法：N 个 rank 都把张量发给 rank 0，由它加好再发回去。这样 rank 0 要收、发各 N − 1 份张量，别人都在等。
+# **ring all-reduce**（环形 all-reduce）让大家一样忙：rank 排成一圈，张量切成 N 段，每一步只给下一个 rank 发一段。
 #
-# `isend` 开始发送就返回，`wait` 才等它发完。`send` 则可能等到对方收走才返回：大家都先 `send`，就没有人来收了。
+# `isend` 不等发完就返回，`wait` 才等。`send` 则可能要等对方收走：大家都先 `send`，就没有人来收了。
 # 哪一步传哪一段，不用细算那两行 `%`，看后面的图就清楚。
 
 # %% id="source-ring"
@@ -232,8 +230,8 @@ show_source(ring_all_reduce)
 # Four ranks, four chunks of one number each. A column is a rank, a row a chunk; a thick frame marks what a step
 # changed. The last frame is `dist.all_reduce` on the same numbers.
 
-# %% [markdown] id="ring-run" lang="zh" sync="f9d2e9fd:3bdd4e07"
-# 四个 rank，四段，每段一个数。图中一列是一个 rank，一行是一段，粗框是这一步改动的格子。
+# %% [markdown] id="ring-run" lang="zh" sync="f9d2e9fd:db3809cb"
+# 四个 rank，四段，每段一个数。列是 rank，行是段，粗框是这一步改动的格子。
 # 最后一幅是 `dist.all_reduce` 对同样的数算出的结果。
 
 # %% id="ring-steps"
@@ -254,10 +252,10 @@ plots.ring([rank.steps for rank in rings], total=[rank.total for rank in rings])
 # After these three steps rank r holds the sum of chunk r: a reduce-scatter. Three more hand the sums on: an
 # all-gather. In all, each rank sends 2(N − 1) chunks of 1/N: less than two tensors, however many the ranks.
 
-# %% [markdown] id="ring-read" lang="zh" sync="9b8b807e:1c27ccba"
-# 看最上面一行。这一段从 rank 1 的 10 出发，到 rank 2 变成 110，到 rank 3 变成 1110，到 rank 0 变成 1111。走完三步，
-# rank r 手里就有第 r 段的总和，这是 reduce-scatter。再走三步，把总和传给大家，这是 all-gather。
-# 一共 2(N − 1) 步，每步发一段，每个 rank 总共发出 2(N − 1)/N 份张量：rank 再多，也不到两份。
+# %% [markdown] id="ring-read" lang="zh" sync="9b8b807e:7085d270"
+# 看最上面一行：从 rank 1 的 10 出发，到 rank 2 变成 110，到 rank 3 变成 1110，到 rank 0 变成 1111。三步之后，
+# rank r 有了第 r 段的总和，这是 reduce-scatter；再走三步，把总和传给大家，这是 all-gather。
+# 每个 rank 一共发出 2(N − 1) 段，每段是张量的 1/N：rank 再多，也不到两份张量。
 
 # %% [markdown] id="bits" lang="en"
 # Now 4,096 numbers on each rank: are the sums equal *bit for bit* to those of `dist.all_reduce`?
@@ -285,10 +283,9 @@ print(f"all ranks hold the same bits: {same}")
 # Neither is wrong: a float32 keeps some seven digits, so each addition rounds, and **another order of additions
 # rounds differently**. Take the first sum that differs, and add its numbers in two orders, the ring's first:
 
-# %% [markdown] id="bits-why" lang="zh" sync="5cd1c3cd:06a47ecb"
-# 整数完全相同：它们都不大，float32 存得下，用不着舍入。随机的小数里，大约五个和就有一个不同。两边都没错：float32
-# 大约只有七位有效数字，每加一次就舍入一次，**相加的次序不同，舍入的地方就不同**。
-# 取出第一个不同的和，把它的四个数按两种次序加一遍，先按上面那个环的次序：
+# %% [markdown] id="bits-why" lang="zh" sync="5cd1c3cd:f2b7ee51"
+# 整数不大，用不着舍入，所以全部相同；随机数的和，大约五个就有一个不同。两边都没错：float32 大约只有七位有效数字，
+# 每加一次就舍入一次，**相加的次序不同，舍入就不同**。取出第一个不同的和，按两种次序加一遍，先按环的次序：
 
 # %% id="two-orders"
 sums = rings[0].random
@@ -305,12 +302,12 @@ print(f"ring turned round ≠ all_reduce in {(sums.turned != sums.torchs).sum()}
 # What the documentation of `all_reduce` does promise: all ranks get the *same* bits. Here each sum is made once
 # and then copied. That is why the replicas of chapter 00 stay equal.
 
-# %% [markdown] id="two-orders-why" lang="zh" sync="18a97682:d679bdea"
-# 最后一行说的是全部 4096 个和：让环反过来转，每步发给编号*小*一号的 rank，就一个不差。Gloo 正是按这个次序加的
-# （只有两个 rank 时，次序只有一种）。不过别依赖它，没有哪份文档保证次序。
+# %% [markdown] id="two-orders-why" lang="zh" sync="18a97682:039c7d42"
+# 最后一行说的是全部 4096 个和：让环反过来转，发给编号*小*一号的 rank，就一个不差。Gloo 正是按这个次序加的
+# （只有两个 rank 时，次序只有一种）。不过别依赖次序，没有文档保证它。
 #
-# `all_reduce` 的文档保证的是另一条：所有 rank 拿到的结果逐位相同。在这里，是因为每个和只算一次，然后复制给大家。
-# 第 00 章的副本能始终相等，靠的就是这一点。
+# `all_reduce` 的文档保证的是另一条：所有 rank 的结果逐位相同。在这里，是因为每个和只算一次，再复制给大家。
+# 第 00 章的副本始终相等，靠的就是它。
 
 # %% [markdown] id="cost" lang="en"
 # ## Why: what a message costs
@@ -319,10 +316,10 @@ print(f"ring turned round ≠ all_reduce in {(sums.turned != sums.torchs).sum()}
 # slower rank's median. Then fit the simplest model: time = α + S/β, where S is the size. **Latency** α is the
 # price of any message, **bandwidth** β the bytes per second; KB, MB and GB count in powers of 1,024.
 
-# %% [markdown] id="cost" lang="zh" sync="fe0de216:e0c89aed"
+# %% [markdown] id="cost" lang="zh" sync="fe0de216:15e77186"
 # ## 为什么：一条消息要花多少时间
 #
-# 一次 all-reduce 要多久？从 4 B（一个数）到 64 MB，每种大小量十二次，取较慢那个 rank 的中位数，再用最简单的公式去拟合：
+# 一次 all-reduce 要多久？从 4 B（一个数）到 64 MB，每种大小量十二次，取较慢那个 rank 的中位数，再用最简单的公式拟合：
 # 时间 = α + S/β。S 是大小；α 是**时延**（latency），消息再小也要付；β 是**带宽**（bandwidth），每秒能传多少字节。
 # KB、MB、GB 都按 1024 进位。
 
@@ -365,11 +362,11 @@ print(f"64 MB ÷ 4 MB: {seconds[12] / seconds[10]:.0f} × the time for {sizes[12
 # First: **nobody needs a barrier before a reduction.** In the launch of the ten calls the ranks also came 40 ms
 # apart to an all-reduce. It waits for the last rank by itself, since it needs that rank's numbers.
 
-# %% [markdown] id="fine-print" lang="zh" sync="e24d017a:ee45d104"
+# %% [markdown] id="fine-print" lang="zh" sync="e24d017a:5606da2a"
 # ## 五件值得知道的事
 #
-# 第一，**归约之前不需要屏障**。下图里三个 rank 先后相差 40 毫秒，左边是走到 `barrier`，右边是直接走到 `all_reduce`：
-# 缺了最后那个 rank 的数就算不出和，所以 all-reduce 自己就会等它。
+# 第一，**归约之前不需要屏障**。下图右边，三个 rank 先后相差 40 毫秒走到 `all_reduce`：
+# 缺了最后那个 rank 的数就算不出和，所以 all-reduce 自己就会等。
 
 # %% id="no-barrier"
 plots.collectives(ranks, [["barrier", "all_reduce without barrier"]])
@@ -378,9 +375,9 @@ plots.collectives(ranks, [["barrier", "all_reduce without barrier"]])
 # Two timelines that look alike: at the barrier and in the all_reduce, rank 0 comes first and waits, rank 1 waits
 # half as long, rank 2 hardly at all; all go on once rank 2 has come.
 
-# %% [markdown] id="no-barrier-alt" alt="no-barrier" lang="zh" sync="7b436ad9:d825aa8b"
+# %% [markdown] id="no-barrier-alt" alt="no-barrier" lang="zh" sync="7b436ad9:12dd3678"
 # 两条时间线一个样：不管是 barrier 还是 all_reduce，都是 rank 0 先到、等得最久，rank 1 只等一半，rank 2 几乎不等；
-# rank 2 一到，大家一起往下走。
+# rank 2 一到，大家就往下走。
 
 # %% [markdown] id="fine-print-run" lang="en"
 # The other four, one function each: a sum in a sub-group, Python objects, the gradient behind an `all_gather`,
@@ -458,13 +455,13 @@ with shows(RanksStuck):
 # Next, rank 1 calls `broadcast` where the others call `all_reduce`. With `debug=True`, in your own scripts
 # `TORCH_DISTRIBUTED_DEBUG=DETAIL`, torch compares the calls before it runs them, and the hang becomes a message:
 
-# %% [markdown] id="stuck-why" lang="zh" sync="4419719f:dcc9327e"
+# %% [markdown] id="stuck-why" lang="zh" sync="4419719f:a4b374cc"
 # rank 0 卡住（hang）了：它在 `all_reduce` 里等别人，别人却根本没有调用它。该放进 `if` 的只有打印，all-reduce
 # 要放在外面：练习 `collectives-2` 就来改好它。`barrier` 放进 `if`，或者只让 rank 0 调用内部带集合通信的保存函数，
 # 也会这样卡住。
 #
-# 再来一种：别人都调用 `all_reduce`，rank 1 却调用 `broadcast`。打开 `debug=True`（自己的脚本里是设环境变量
-# `TORCH_DISTRIBUTED_DEBUG=DETAIL`），torch 会先核对各个 rank 的调用再执行，原本的卡住就变成了报错：
+# 再来一种：别人都调用 `all_reduce`，rank 1 却调用 `broadcast`。打开 `debug=True`（自己的脚本里是设
+# `TORCH_DISTRIBUTED_DEBUG=DETAIL`），torch 会先核对各个 rank 的调用再执行，卡住就变成了报错：
 
 # %% id="mismatch"
 with shows(RankFailed):
@@ -474,8 +471,8 @@ with shows(RankFailed):
 # The message is long; look for the two calls, `ALLREDUCE` and `BROADCAST`. The worst case has no message. All
 # ranks sum `a` and then `b`, but rank 1 does `b` first:
 
-# %% [markdown] id="mismatch-why" lang="zh" sync="951a8973:bca32fff"
-# 报错很长，只要看它点出的两个操作：`ALLREDUCE` 和 `BROADCAST`。最糟的情形却连报错都没有：
+# %% [markdown] id="mismatch-why" lang="zh" sync="951a8973:18859715"
+# 报错很长，只要看它点出的两个操作：`ALLREDUCE` 和 `BROADCAST`。最糟的情形连报错都没有：
 # 大家都先对 `a` 求和、再对 `b` 求和，只有 rank 1 反过来：
 
 # %% id="swapped"
@@ -490,8 +487,8 @@ for debug in (False, True):
 # your variables: **it joins the ranks' first calls, then their second calls.** The cure for all three: every
 # rank makes the same calls in the same order, whatever it branches on.
 
-# %% [markdown] id="swapped-why" lang="zh" sync="ae94cc39:c76304e2"
-# 本来应该是 `a` = 111、`b` = 222。看各位数字就露馅了：121 = 1 + 20 + 100，rank 1 交出的是它的 `b`。两次都是一个数的
+# %% [markdown] id="swapped-why" lang="zh" sync="ae94cc39:bd961c0c"
+# 本来应该是 `a` = 111、`b` = 222。看各位数字：121 = 1 + 20 + 100，rank 1 交出的是它的 `b`。两次都是一个数的
 # all-reduce，`debug=True` 也看不出毛病。集合通信不认变量名，**只认次序：第一次调用配第一次，第二次配第二次**。
 # 三种错误，解法只有一个：不管程序怎样分支，每个 rank 都按同样的次序做同样的调用。
 

@@ -1,11 +1,14 @@
 """Figures made from run logs. Ranks never import this: figures are drawn where the records are read."""
 
 from ddp_src.plots.accuracy import accuracy
+from ddp_src.plots.collectives import collectives
 from ddp_src.plots.dealing import dealing
 from ddp_src.plots.diagram import one_step
 from ddp_src.plots.gradients import Joined, gradient_of_halves, joined_gradients
 from ddp_src.plots.loss import losses
+from ddp_src.plots.message_time import message_time
 from ddp_src.plots.phases import phases
+from ddp_src.plots.ring import ring
 from ddp_src.plots.run import draw_run
 from ddp_src.plots.shares import shares
 from ddp_src.plots.step_times import step_times
@@ -16,16 +19,19 @@ __all__ = [
     "RANK_LINES",
     "Joined",
     "accuracy",
+    "collectives",
     "dealing",
     "draw_run",
     "gradient_of_halves",
     "house_style",
     "joined_gradients",
     "losses",
+    "message_time",
     "new_figure",
     "one_step",
     "phases",
     "rank_line",
+    "ring",
     "save",
     "shares",
     "step_times",

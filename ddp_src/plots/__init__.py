@@ -1,6 +1,8 @@
 """Figures made from run logs. Ranks never import this: figures are drawn where the records are read."""
 
 from ddp_src.plots.accuracy import accuracy
+from ddp_src.plots.backward_timeline import backward_timeline
+from ddp_src.plots.bucket_map import bucket_map
 from ddp_src.plots.diagram import one_step
 from ddp_src.plots.loss import losses
 from ddp_src.plots.phases import phases
@@ -11,6 +13,8 @@ __all__ = [
     "RANK_COLORS",
     "RANK_LINES",
     "accuracy",
+    "backward_timeline",
+    "bucket_map",
     "draw_run",
     "house_style",
     "losses",

@@ -109,12 +109,12 @@ class Classifier(nn.Module):
 
 @dataclass(frozen=True)
 class AfterStep:
-    """What one rank holds after one step: an entry of each, and what DDP would have it save."""
+    """What one rank holds after one step: all entries of each as a vector, and what DDP would save."""
 
-    loss: float
-    gradient: float
-    weight: float
-    running_mean: float
+    loss: Tensor
+    gradients: Tensor
+    weights: Tensor
+    running_mean: Tensor
     state: dict[str, Tensor]
 
 
@@ -131,7 +131,11 @@ def train_step(rank: int, loss_of: Callable[[DDP, Tensor, Tensor], Tensor]) -> A
     loss.backward()
     optimizer.step()
 
-    _, norm, _, last = ddp.module.layers
-    values = (loss, last.bias.grad[0], last.bias[0], norm.running_mean[0])
-    state = {name: tensor.cpu() for name, tensor in ddp.state_dict().items()}
-    return AfterStep(*(value.item() for value in values), state)
+    parameters = list(ddp.parameters())
+    return AfterStep(
+        loss=loss.detach().cpu(),
+        gradients=torch.cat([parameter.grad.flatten() for parameter in parameters]).cpu(),
+        weights=torch.cat([parameter.detach().flatten() for parameter in parameters]).cpu(),
+        running_mean=ddp.module.layers[1].running_mean.cpu(),
+        state={name: tensor.cpu() for name, tensor in ddp.state_dict().items()},
+    )

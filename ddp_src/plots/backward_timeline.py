@@ -64,7 +64,9 @@ def _draw_gradients(axes: Axes, gradients: Sequence[Span]) -> None:
         _block(axes, span, 0, _GRADIENT)
     done = gradients[-1].end
     axes.axvline(done, color="black", linewidth=1.2, linestyle=(0, (4, 2)), zorder=0)
-    axes.annotate("backward ends", (done, 0), xytext=(5, 0), textcoords="offset points", va="center", fontsize=10)
+    axes.annotate(
+        "backward ends", (done, 0), xytext=(5, 0), textcoords="offset points", va="center", fontsize=10
+    )
 
 
 def _draw_all_reduces(axes: Axes, sent: Sequence[Span]) -> None:

@@ -62,13 +62,19 @@ def layer_gradients(spans: Sequence[Span]) -> list[Span]:
     return [span for span in spans if span.name == _LAYER_BACKWARD]
 
 
-def overlap(first: Sequence[Span], second: Sequence[Span]) -> float:
-    """For how many ms a span of `first` and a span of `second` run at the same time."""
-    return sum(
-        max(0.0, min(a_end, b_end) - max(a_start, b_start))
-        for a_start, a_end in _union(first)
-        for b_start, b_end in _union(second)
+def stretch(spans: Sequence[Span]) -> Span:
+    """From the start of the first span to the end of the last, gaps included; numbers are added up."""
+    return Span(
+        f"{spans[0].name} … {spans[-1].name}",
+        min(span.start for span in spans),
+        max(span.end for span in spans),
+        sum(span.numbers for span in spans),
     )
+
+
+def overlap(one: Span, spans: Sequence[Span]) -> float:
+    """For how many ms any of `spans` runs during `one`; a moment with several of them counts once."""
+    return sum(max(0.0, min(one.end, end) - max(one.start, start)) for start, end in _union(spans))
 
 
 def _union(spans: Sequence[Span]) -> list[tuple[float, float]]:

@@ -274,8 +274,8 @@ ROWS = [
     ),
     Break(  # two all-reduces at once counted twice
         "ddp_src/profiler_trace.py",
-        "for b_start, b_end in _union(second)",
-        "for b_start, b_end in ((span.start, span.end) for span in second)",
+        "for start, end in _union(spans))",
+        "for start, end in ((span.start, span.end) for span in spans))",
         "tests/test_plots_inside_ddp.py::test_overlap_counts_each_moment_once",
     ),
 ]

@@ -7,7 +7,7 @@ from test_plots import assert_readable, written
 
 from ddp_src.errors import DataError
 from ddp_src.plots import backward_timeline, bucket_map, to_png
-from ddp_src.profiler_trace import Span, collectives, in_phase, layer_gradients, overlap, read_spans
+from ddp_src.profiler_trace import Span, collectives, in_phase, layer_gradients, overlap, read_spans, stretch
 
 pytestmark = pytest.mark.filterwarnings("error")
 GRADIENT = "autograd::engine::evaluate_function: AddmmBackward0"
@@ -68,10 +68,15 @@ def test_collectives_and_gradients_are_found_by_name():
     assert layer_gradients(EARLY) == EARLY[:3]
 
 
+def test_a_stretch_goes_from_the_first_start_to_the_last_end():
+    spans = [Span("a", 1, 9, 2), Span("b", 2, 3, 5)]
+    assert stretch(spans) == Span("a … b", 1, 9, 7)
+
+
 def test_overlap_counts_each_moment_once():
-    assert overlap(layer_gradients(LATE), collectives(LATE)) == 0
-    assert overlap(layer_gradients(EARLY), collectives(EARLY)) == pytest.approx(2.0)  # 1.5–2.5 and 3–4
-    assert overlap(gradients(0), [all_reduce(0.2, 0.9), all_reduce(0.3, 0.4)]) == pytest.approx(0.7)
+    assert overlap(stretch(layer_gradients(LATE)), collectives(LATE)) == 0
+    assert overlap(stretch(layer_gradients(EARLY)), collectives(EARLY)) == pytest.approx(2.9)  # 1–2.9 and 3–4
+    assert overlap(Span("", 0, 1), [all_reduce(0.2, 0.9), all_reduce(0.3, 0.4)]) == pytest.approx(0.7)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ import torch.nn.functional as F
 
 from ddp_src import RankFailed, check, hint, plots, show_source, shows, solution, spawn, warm_up
 from ddp_src.lessons import inside_ddp
-from ddp_src.profiler_trace import collectives, in_phase, layer_gradients, overlap, read_spans
+from ddp_src.profiler_trace import collectives, in_phase, layer_gradients, overlap, read_spans, stretch
 
 warm_up()  # gets the ranks' processes ready while you read on
 
@@ -128,9 +128,9 @@ plots.backward_timeline({f"step {step}": in_phase(spans, f"backward {step}") for
 # %% id="claim"
 for step in (1, 2):
     backward = in_phase(spans, f"backward {step}")
-    together = overlap(layer_gradients(backward), collectives(backward))
-    sent = " + ".join(f"{4 * one.numbers / 1e6:.3g} MB" for one in collectives(backward))
-    print(f"step {step}: all-reduces = {sent}, overlap > 0: {together > 0}")
+    computed, sent = stretch(layer_gradients(backward)), collectives(backward)
+    sizes = " + ".join(f"{4 * one.numbers / 1e6:.3g} MB" for one in sent)
+    print(f"step {step}: all-reduces = {sizes}, overlap > 0: {overlap(computed, sent) > 0}")
 
 # %% [markdown] id="read" lang="en"
 # **The answer is (c).** In step 1 one all-reduce carries everything. It can only begin when the last gradient
@@ -318,12 +318,10 @@ plots.backward_timeline({"step 2, bucket_cap_mb=1": backward_1mb})
 # 与还在进行的梯度计算重叠。
 
 # %% id="one-mb-claim"
-sent = collectives(backward_1mb)
-done = layer_gradients(backward_1mb)[-1].end
-print(
-    f"all-reduces = {len(sent)}, begun before the last gradient is done: {sum(s.start < done for s in sent)}"
-)
-print(f"overlap > 0: {overlap(layer_gradients(backward_1mb), sent) > 0}")
+computed, sent = stretch(layer_gradients(backward_1mb)), collectives(backward_1mb)
+early = sum(one.start < computed.end for one in sent)
+print(f"all-reduces = {len(sent)}, of which begun before the last gradient was done = {early}")
+print(f"overlap > 0: {overlap(computed, sent) > 0}")
 
 # %% [markdown] id="overlap-note" lang="en"
 # More all-reduces now run under the backward pass. Whether that also saves time depends on what they compete

@@ -8,7 +8,7 @@
 # - say which gradients travel together, and read it from DDP itself;
 # - tell what DDP keeps equal on all ranks, and what it leaves to you.
 
-# %% [markdown] id="title" lang="zh"
+# %% [markdown] id="title" lang="zh" sync="1cb73b25:dac60fd1"
 # # 06 · DDP 的内部：这层包装在什么时候做了什么？
 #
 # 第 05 章里，我们自己写了一个 DDP。这一章打开 PyTorch 的 DDP，让它自己告诉我们它在做什么。
@@ -23,7 +23,7 @@
 # travel together in one all-reduce. DDP lets you set how large a bucket may get, its **cap**, with
 # `bucket_cap_mb`. If you say nothing, the cap is 25 MB, and that of the first bucket is 1 MB.
 
-# %% [markdown] id="words" lang="zh"
+# %% [markdown] id="words" lang="zh" sync="d077f50f:63af7f48"
 # **梯度桶**（bucket）在第 05 章已经见过：把几个参数的梯度放进同一块展平缓冲区，用一次 all-reduce（全归约）
 # 一起发送。DDP 用 `bucket_cap_mb` 设定一个桶的**上限**（cap）。不设定的话，上限是 25 MB，
 # 其中第一个桶的上限是 1 MB。
@@ -51,7 +51,7 @@ warm_up()  # gets the ranks' processes ready while you read on
 #
 # Write your letter down before you read on.
 
-# %% [markdown] id="predict" lang="zh"
+# %% [markdown] id="predict" lang="zh" sync="0faedfcc:5e051ff7"
 # ## 先猜一猜
 #
 # 一个模型有 12 个同样的层，每层一个权重、一个偏置：共 24 个参数，梯度一共 12.6 MB。两个 rank（进程在组内的
@@ -70,7 +70,7 @@ warm_up()  # gets the ranks' processes ready while you read on
 # runs this function under PyTorch's own, `torch.profiler`. `record_function` puts marks of ours into the
 # record, called a **trace**, so that you can tell the phases apart.
 
-# %% [markdown] id="run" lang="zh"
+# %% [markdown] id="run" lang="zh" sync="844cc447:1f49e886"
 # ## 跑起来
 #
 # **性能分析器**（profiler）会记下程序的每个操作：叫什么，何时开始，何时结束。每个 rank 都在 PyTorch 自带的
@@ -85,7 +85,7 @@ show_source(inside_ddp.deep_model, inside_ddp.profile_steps)
 # numbers the tensor holds that each of them works on. The backend is Gloo also where there are GPUs: it does
 # its work on threads of its own, and the profiler sees them.
 
-# %% [markdown] id="launch" lang="zh"
+# %% [markdown] id="launch" lang="zh" sync="7c0190e6:0a023341"
 # rank 0 把跟踪记录存成文件。下一个单元格从中列出每个阶段的集合通信（collective），以及每次处理的张量里有多少个
 # 数。这里即使有 GPU 也用 Gloo：它在自己的线程上通信，性能分析器看得到。
 
@@ -106,7 +106,7 @@ for phase in ("construct", "forward 1", "backward 1", "forward 2", "backward 2")
 # The two backward passes, from the same trace. Each block above is the computation of one layer's gradients,
 # last layer first. The blocks below are the all-reduces.
 
-# %% [markdown] id="see" lang="zh"
+# %% [markdown] id="see" lang="zh" sync="3cf99818:9c6485b4"
 # ## 看结果
 #
 # 下图画出同一份跟踪记录里的两次反向传播。上排每一块是一层梯度的计算，从最后一层开始；下排是 all-reduce。
@@ -120,7 +120,7 @@ plots.backward_timeline({f"step {step}": in_phase(spans, f"backward {step}") for
 # after the first block and runs while the others are computed; a second one, 11.6 MB, again begins after the
 # last block.
 
-# %% [markdown] id="timeline-alt" alt="timeline" lang="zh"
+# %% [markdown] id="timeline-alt" alt="timeline" lang="zh" sync="efae17ce:08e82341"
 # 上下两条时间线，共用一条以毫秒为单位的横轴。第 1 步里，先是十二块梯度计算，全部算完才开始唯一的一次 12.6 MB
 # 的 all-reduce。第 2 步里，第一块刚算完，1.05 MB 的 all-reduce 就开始了，与后面各块的计算同时进行；
 # 另一次 11.6 MB 的仍要等到最后一块算完。
@@ -129,8 +129,8 @@ plots.backward_timeline({f"step {step}": in_phase(spans, f"backward {step}") for
 for step in (1, 2):
     backward = in_phase(spans, f"backward {step}")
     computed, sent = stretch(layer_gradients(backward)), collectives(backward)
-    sizes = " + ".join(f"{4 * one.numbers / 1e6:.3g} MB" for one in sent)
-    print(f"step {step}: all-reduces = {sizes}, overlap > 0: {overlap(computed, sent) > 0}")
+    carried = " + ".join(f"{4 * one.numbers / 1e6:.3g} MB" for one in sent)
+    print(f"step {step}: all-reduces = {carried}, overlap > 0: {overlap(computed, sent) > 0}")
 
 # %% [markdown] id="read" lang="en"
 # **The answer is (c).** In step 1 one all-reduce carries everything. It can only begin when the last gradient
@@ -142,7 +142,7 @@ for step in (1, 2):
 # open it in a trace viewer such as [Perfetto](https://ui.perfetto.dev): *Open trace file*, then search for
 # `gloo:all_reduce`. The threads called `pt_gloo_runloop` are Gloo's.
 
-# %% [markdown] id="read" lang="zh"
+# %% [markdown] id="read" lang="zh" sync="658b6a21:4b169beb"
 # **答案是 (c)**。第 1 步里，一次 all-reduce 装着全部梯度，要等最后一个梯度算完才能开始；计算和通信轮流进行，
 # 没有**重叠**（overlap）。第 2 步有两个桶，第一个桶发送时，反向传播还在继续。可是第二个桶装着十二层里的
 # 十一层，它还得等到最后：模型不到 25 MB 时，默认设置能藏住的通信并不多。
@@ -161,7 +161,7 @@ for step in (1, 2):
 # every rank compares them with its own. The `broadcast of 3,151,872` is rank 0's weights: all of them. Below,
 # each rank starts from a seed of its own; you see one weight before and after `DDP(layer)`:
 
-# %% [markdown] id="why" lang="zh"
+# %% [markdown] id="why" lang="zh" sync="35d83b9f:b576d8b1"
 # ## 为什么
 #
 # 我们从上往下读那张消息清单。
@@ -179,7 +179,7 @@ for rank, (before, after) in enumerate(spawn(inside_ddp.wrap, (100,), nprocs=2))
 # And if the shapes differ, say because one rank reads another configuration? Rank 0 builds a layer with 100
 # outputs, rank 1 one with 101:
 
-# %% [markdown] id="mismatch-intro" lang="zh"
+# %% [markdown] id="mismatch-intro" lang="zh" sync="d2ae351a:df5d8554"
 # 如果形状不一样呢？比如有个 rank 读错了配置。下面 rank 0 的层有 100 个输出，rank 1 的有 101 个：
 
 # %% id="mismatch"
@@ -194,20 +194,21 @@ with shows(RankFailed):
 # one after another. But DDP has not seen a backward pass yet. So it puts everything into one bucket, and notes
 # in which order the gradients become ready.
 #
-# **forward 2.** Now DDP **rebuilds** its buckets in that order, and rank 0's order counts for all: the two small
-# broadcasts carry it, 24 parameters and the number of buckets, and then the length of each bucket.
+# **forward 2.** Now DDP **rebuilds** its buckets in that order. All ranks must send the same buckets, so rank 0's
+# order counts. The two small broadcasts carry it: 24 parameters and the number of buckets, then the length of
+# each bucket.
 #
 # You can ask DDP for its buckets. A **communication hook** is a function that DDP calls with each full bucket,
 # in place of its own all-reduce. This one writes down what is inside, then does the same all-reduce:
 
-# %% [markdown] id="rebuild" lang="zh"
+# %% [markdown] id="rebuild" lang="zh" sync="b4feb103:1bac955b"
 # 一步都还没跑，rank 1 就发现了差别。构造完成以后，DDP 不会再比对或复制权重。
 #
 # **backward 1**。一个桶里的梯度要到齐才能发送，所以最好把先后相邻的梯度放在一起。可这时 DDP 还没见过反向传播，
 # 只好先把所有梯度放进一个桶，同时记下它们算好的先后顺序。
 #
-# **forward 2**。现在 DDP 按这个顺序**重建**（rebuild）各个桶，大家都以 rank 0 的顺序为准：那两次很小的广播，
-# 先发 24 个参数的顺序和桶的个数，再发每个桶有多长。
+# **forward 2**。现在 DDP 按这个顺序**重建**（rebuild）各个桶。每个 rank 发送的桶必须一样，所以都以 rank 0 的顺序
+# 为准。那两次很小的广播，先发 24 个参数的顺序和桶的个数，再发每个桶有多长。
 #
 # 桶里有什么，可以直接问 DDP。**通信钩子**（communication hook）是一个函数，每个桶装满时，DDP 就调用它，代替
 # 自己的 all-reduce。下面这个钩子先记下桶里的内容，再照样做 all-reduce：
@@ -231,7 +232,7 @@ for step, sent in enumerate(spawn(inside_ddp.record_buckets, ({},), nprocs=2)[0]
 # - If you chose (b): you know the documentation. These are the buckets from step 2 on; you counted one step
 #   too early.
 
-# %% [markdown] id="read-buckets" lang="zh"
+# %% [markdown] id="read-buckets" lang="zh" sync="e6f6cb94:b889073b"
 # 第 1 步，名字按模型里的顺序排列。从第 2 步起，按反向传播的顺序：最后一层独占小小的首桶，其余的依次排到第 0 层。
 # 此后不再变化。
 #
@@ -244,7 +245,7 @@ for step, sent in enumerate(spawn(inside_ddp.record_buckets, ({},), nprocs=2)[0]
 # The same function with other caps. Each bar is all the gradients, in the order in which backward makes them,
 # cut into buckets. The hatched bucket is full only when backward ends; all others can travel under it.
 
-# %% [markdown] id="sweep" lang="zh"
+# %% [markdown] id="sweep" lang="zh" sync="f0bec4f5:1089ef4b"
 # ### 一个桶有多大？
 #
 # 还是那个函数，换几个上限。每一条都是全部梯度，按反向传播算出的先后排列，切成若干个桶。带网纹的桶要到反向传播
@@ -265,7 +266,7 @@ plots.bucket_map(sizes)
 # step 2 on the default has two, of which the first is small; `bucket_cap_mb=25` has one again, a cap of 4 has
 # three equal ones, a cap of 1 has twelve, a cap of 0.001 has twenty-four.
 
-# %% [markdown] id="bucket-map-alt" alt="bucket-map" lang="zh"
+# %% [markdown] id="bucket-map-alt" alt="bucket-map" lang="zh" sync="fb03b5fd:15888a7b"
 # 每种设置一条，长 12.6 MB。第 1 步不管上限是多少，都只有一个桶，反向传播结束时才装满。从第 2 步起：默认设置有
 # 两个桶，首桶很小；`bucket_cap_mb=25` 又只有一个；上限为 4 时是三个一样大的桶，为 1 时十二个，
 # 为 0.001 时二十四个。
@@ -273,9 +274,7 @@ plots.bucket_map(sizes)
 # %% id="sweep-claim"
 for name, sent in sizes.items():
     early = sum(sent[:-1]) / sum(sent)
-    print(
-        f"{name:>19}: all-reduces = {len(sent):>2}, first = {sent[0]:>10,} B, full before the end = {early:4.0%}"
-    )
+    print(f"{name:>19}: all-reduces = {len(sent):>2}, first = {sent[0]:>10,} B, full early = {early:4.0%}")
 print("all-reduces in step 1, for each cap:", [len(steps[0]) for steps in runs.values()])
 print(f"4 MB as a cap = {4 * 2**20:,} B")
 
@@ -292,7 +291,7 @@ print(f"4 MB as a cap = {4 * 2**20:,} B")
 # So small buckets start early, and large ones pay the latency of chapter 03 less often. Here is step 2 again,
 # with a cap of 1 MB:
 
-# %% [markdown] id="traps" lang="zh"
+# %% [markdown] id="traps" lang="zh" sync="83bccb8f:20b50d2a"
 # 有三点常常出人意料：
 #
 # - `bucket_cap_mb=25` 不等于默认设置。不管写哪个数，小小的首桶都没有了：这里一个桶，而不是两个。
@@ -313,7 +312,7 @@ plots.backward_timeline({"step 2, bucket_cap_mb=1": backward_1mb})
 # One timeline: twelve blocks of gradients above, twelve short all-reduces below, in two rows where they run at
 # the same time. The first of them begin early and run under the gradients that are still being computed.
 
-# %% [markdown] id="one-mb-alt" alt="one-mb" lang="zh"
+# %% [markdown] id="one-mb-alt" alt="one-mb" lang="zh" sync="3017712f:5f35c810"
 # 一条时间线：上排是十二块梯度计算，下面是十二次较短的 all-reduce，同时进行的分成两排。最早的几次很早就开始，
 # 与还在进行的梯度计算重叠。
 
@@ -327,7 +326,7 @@ print(f"overlap > 0: {overlap(computed, sent) > 0}")
 # More all-reduces now run under the backward pass. Whether that also saves time depends on what they compete
 # for: on a CPU, Gloo's threads need the same cores as the gradients. Measure before you tune; chapter 16 does.
 
-# %% [markdown] id="overlap-note" lang="zh"
+# %% [markdown] id="overlap-note" lang="zh" sync="51453469:b4ac7b98"
 # 现在有更多的 all-reduce 和反向传播同时进行。这样能不能省时间，要看它们争不争同样的资源：在 CPU 上，Gloo 的线程
 # 和梯度计算用的是同样几个核。调之前先测量，第 16 章会这样做。
 
@@ -337,7 +336,7 @@ print(f"overlap > 0: {overlap(computed, sent) > 0}")
 # Normally every gradient exists twice: in `.grad`, and as a copy in its bucket. With
 # `gradient_as_bucket_view=True`, `.grad` is a window into the bucket:
 
-# %% [markdown] id="options" lang="zh"
+# %% [markdown] id="options" lang="zh" sync="df82f388:85506de8"
 # ### 两个选项
 #
 # 通常，每个梯度都有两份：一份在 `.grad` 里，一份是桶里的副本。设 `gradient_as_bucket_view=True` 之后，
@@ -356,7 +355,7 @@ for as_view in (False, True):
 # a matter for chapter 10, with `find_unused_parameters`. Both change when the buckets are rebuilt. All-reduces
 # in steps 1, 2 and 3:
 
-# %% [markdown] id="static" lang="zh"
+# %% [markdown] id="static" lang="zh" sync="1383d44d:b377ca7e"
 # 两块内存，就是那两个桶。第二份梯度省掉了，这里是 12.6 MB。
 #
 # `static_graph=True` 是我们的一个承诺：每一步用到的参数和用法都相同。它能换来什么，和 `find_unused_parameters`
@@ -372,7 +371,7 @@ for options in ({}, {"static_graph": True}, {"find_unused_parameters": True}):
 # 2, and the new buckets come in step 3. With `find_unused_parameters` there are two buckets from the start, and
 # they are never rebuilt: a parameter that is not used in one step may be used in the next.
 
-# %% [markdown] id="static-why" lang="zh"
+# %% [markdown] id="static-why" lang="zh" sync="8cd2c78b:c589265c"
 # 设了 `static_graph`，第 1 步用来数每个参数用了几次，第 2 步才记顺序，第 3 步才有新桶。设了
 # `find_unused_parameters`，一开始就是两个桶，而且永不重建：这一步没用到的参数，下一步可能又会用到。
 
@@ -383,7 +382,7 @@ for options in ({}, {"static_graph": True}, {"find_unused_parameters": True}):
 # one step leaves on each rank. The model has a BatchNorm layer, whose running mean is a **buffer**: it belongs
 # to the model, but has no gradient.
 
-# %% [markdown] id="alone" lang="zh"
+# %% [markdown] id="alone" lang="zh" sync="7e974ac9:6e160e5e"
 # ## 它不管的事
 #
 # DDP 为这个模型发送的消息，我们全看过了：权重一次，梯度每步都有。再看走完一步之后，每个 rank 手里是什么。
@@ -412,7 +411,7 @@ compare(ranks)
 # Two forwards before one backward broadcast twice. Some versions of PyTorch
 # [failed with BatchNorm here](https://github.com/pytorch/pytorch/issues/175024); this one does not:
 
-# %% [markdown] id="alone-why" lang="zh"
+# %% [markdown] id="alone-why" lang="zh" sync="75e0fc3e:26075d93"
 # 梯度和权重逐位相同。损失是每个 rank 自己的；任何指标，只要我们不去归约，也都是这样（第 04 章）。缓冲张量也不同：
 # DDP 确实会在每次前向传播之前广播 rank 0 的缓冲张量（`forward_sync_buffers`，旧版本叫 `broadcast_buffers`），
 # 可随后的前向传播又各自用自己的样本更新了它（第 08 章）。
@@ -432,7 +431,7 @@ compare(spawn(inside_ddp.train_step, (twice,), nprocs=2))
 # And the wrapper is a module around your module, its `.module`. What you save from it shows that in every name,
 # and the plain model does not know these names:
 
-# %% [markdown] id="module" lang="zh"
+# %% [markdown] id="module" lang="zh" sync="bafb3f39:35dbdd0f"
 # 另外，这层包装本身也是一个模块，我们的模型是它的 `.module`。从它保存的每个名字都带着这个前缀，而没有包装的模型
 # 不认识这些名字：
 
@@ -449,7 +448,7 @@ print(inside_ddp.Classifier().load_state_dict(plain))
 #
 # `Classifier` has a method `loss`. The wrapper has not:
 
-# %% [markdown] id="break" lang="zh"
+# %% [markdown] id="break" lang="zh" sync="bafd764e:be1404a6"
 # 保存时用 `ddp.module.state_dict()`，就没有前缀要去掉了（第 12 章）。
 #
 # ## 弄坏它：绕过包装
@@ -463,7 +462,7 @@ with shows(RankFailed):
 # %% [markdown] id="break-inner" lang="en"
 # The next idea is everybody's: go through `.module`.
 
-# %% [markdown] id="break-inner" lang="zh"
+# %% [markdown] id="break-inner" lang="zh" sync="41fec297:67f59e9a"
 # 接下来，谁都会想到走 `.module`：
 
 # %% id="inner"
@@ -480,7 +479,7 @@ print(f"max|mean of these gradients − gradients through DDP| = {(mean - ranks[
 # So in training, call the wrapper: `F.cross_entropy(ddp(x), y)`, as in the table before. What needs another
 # method goes into the model's `forward`. In evaluation, with no backward to come, `ddp.module(x)` is fine.
 
-# %% [markdown] id="break-why" lang="zh"
+# %% [markdown] id="break-why" lang="zh" sync="282d05ae:068cecbd"
 # 没有报错，损失也像样，梯度却不相同：没有人替它们求平均。从这里起，每个 rank 各练各的模型。参数上的钩子都在，
 # 但只有 DDP 自己的 `forward` 才会让它们为反向传播做好准备；没有经过它，梯度来了，钩子也不理会。
 #
@@ -497,7 +496,7 @@ print(f"max|mean of these gradients − gradients through DDP| = {(mean - ranks[
 #
 # `hint("inside_ddp-1")` gives a hint, `solution("inside_ddp-1")` the answer.
 
-# %% [markdown] id="your-turn" lang="zh"
+# %% [markdown] id="your-turn" lang="zh" sync="ae6a81cc:a2fd86ce"
 # ## 动手试试
 #
 # 像重建之后的 DDP 那样分桶。`sizes` 是每个参数的梯度有多少字节，顺序同 `model.parameters()`。第一个桶的上限是
@@ -527,7 +526,7 @@ check("inside_ddp-1", buckets)
 # [the paper behind DDP](https://arxiv.org/abs/2006.15704) ·
 # [communication hooks](https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html)
 
-# %% [markdown] id="next" lang="zh"
+# %% [markdown] id="next" lang="zh" sync="b2ec161e:96095116"
 # ## 接下来
 #
 # - 第 07 章：批量大四倍会怎样，什么时候可以一个字节都不发（`no_sync`），学习率又该怎么办。

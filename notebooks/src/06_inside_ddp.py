@@ -355,11 +355,11 @@ for as_view in (False, True):
 # a matter for chapter 10, with `find_unused_parameters`. Both change when the buckets are rebuilt. All-reduces
 # in steps 1, 2 and 3:
 
-# %% [markdown] id="static" lang="zh" sync="1383d44d:b377ca7e"
+# %% [markdown] id="static" lang="zh" sync="1383d44d:7d044acc"
 # 两块内存，就是那两个桶。第二份梯度省掉了，这里是 12.6 MB。
 #
 # `static_graph=True` 是我们的一个承诺：每一步用到的参数和用法都相同。它能换来什么，和 `find_unused_parameters`
-# 一起放在第 10 章讲。这两个选项都会改变重建桶的时间。第 1、2、3 步的 all-reduce 次数：
+# 一起放在第 10 章讲。这两个选项都会改变重建桶的时机。第 1、2、3 步的 all-reduce 次数：
 
 # %% id="static-graph"
 for options in ({}, {"static_graph": True}, {"find_unused_parameters": True}):

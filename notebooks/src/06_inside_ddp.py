@@ -116,13 +116,13 @@ plots.backward_timeline({f"step {step}": in_phase(spans, f"backward {step}") for
 
 # %% [markdown] id="timeline-alt" alt="timeline" lang="en"
 # Two timelines one above the other, on one axis in ms. In step 1 twelve blocks of gradients come first, and a
-# single all-reduce of 12.6 MB begins after the last of them. In step 2 an all-reduce of 1.05 MB begins right
-# after the first block and runs while the others are computed; a second one, 11.6 MB, again begins after the
+# single all-reduce of 12.6 MB begins after the last of them. In step 2 an all-reduce of 1.05 MB begins
+# soon after the first block and runs while others are computed; a second one, 11.6 MB, again begins after the
 # last block.
 
-# %% [markdown] id="timeline-alt" alt="timeline" lang="zh" sync="efae17ce:08e82341"
+# %% [markdown] id="timeline-alt" alt="timeline" lang="zh" sync="00032779:d3741ad1"
 # 上下两条时间线，共用一条以毫秒为单位的横轴。第 1 步里，先是十二块梯度计算，全部算完才开始唯一的一次 12.6 MB
-# 的 all-reduce。第 2 步里，第一块刚算完，1.05 MB 的 all-reduce 就开始了，与后面各块的计算同时进行；
+# 的 all-reduce。第 2 步里，第一块算完不久，1.05 MB 的 all-reduce 就开始了，与后面的计算同时进行；
 # 另一次 11.6 MB 的仍要等到最后一块算完。
 
 # %% id="claim"

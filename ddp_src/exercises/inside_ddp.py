@@ -149,7 +149,7 @@ def _wrong_bucket(cut: Cut) -> Feedback:
     return Feedback(
         f"{en}, below the cap of {cap:,} B: DDP's is still open then, and closes once it has reached the "
         f"cap, with {len(real)} gradients and {sum(real):,} B.",
-        f"{zh}，还不到上限 {cap:,} B：这时 DDP 的桶还开着，要到达上限才关，"
+        f"{zh}，还不到上限 {cap:,} B：这时 DDP 的桶还开着，要达到上限才关，"
         f"那时有 {len(real)} 个梯度，共 {sum(real):,} B。",
     )
 
@@ -172,7 +172,7 @@ EXERCISES = {
         hint=Feedback(
             "go through the sizes from the last to the first and put each into the open bucket. When has "
             "that bucket had enough? And what of a bucket that is still open at the end?",
-            "从最后一个往前，把每个大小放进当前开着的桶。这个桶什么时候算满？走到头时还开着的桶怎么办？",
+            "从后往前，把每个字节数放进当前开着的桶。这个桶什么时候算满？走到头时还开着的桶怎么办？",
         ),
         solution=buckets,
     )

@@ -1,32 +1,29 @@
 # %% [markdown] id="title" lang="en"
 # # 06 · Inside DDP: what does the wrapper do, when?
 #
-# In chapter 05 you wrote DDP yourself. Now you open PyTorch's own and let it tell you what it does.
-# After this chapter you can:
+# In chapter 05 you wrote DDP yourself. Now you open PyTorch's own. After this chapter you can:
 #
 # - list what DDP sends when it is built, in a forward pass and in a backward pass;
 # - say which gradients travel together, and read it from DDP itself;
 # - tell what DDP keeps equal on all ranks, and what it leaves to you.
 
-# %% [markdown] id="title" lang="zh" sync="1cb73b25:dac60fd1"
+# %% [markdown] id="title" lang="zh" sync="92843fcc:7e452149"
 # # 06 · DDP 的内部：这层包装在什么时候做了什么？
 #
-# 第 05 章里，我们自己写了一个 DDP。这一章打开 PyTorch 的 DDP，让它自己告诉我们它在做什么。
+# 第 05 章里，我们自己写了 DDP。这一章打开 PyTorch 的 DDP，让它自己说出它做了什么。
 # 读完这一章，我们就能：
 #
 # - 说出 DDP 在构造时、前向传播时、反向传播时各发送了什么；
-# - 说出哪些梯度会一起发送，并且直接从 DDP 那里读出来；
+# - 说出哪些梯度一起发送，并直接从 DDP 那里读出来；
 # - 分清哪些东西 DDP 保证处处一致，哪些要我们自己管。
 
 # %% [markdown] id="words" lang="en"
-# You know the **bucket** from chapter 05: a flat buffer for the gradients of several parameters, which
-# travel together in one all-reduce. DDP lets you set how large a bucket may get, its **cap**, with
-# `bucket_cap_mb`. If you say nothing, the cap is 25 MB, and that of the first bucket is 1 MB.
+# A **bucket** (chapter 05) holds the gradients of several parameters, which travel together in one all-reduce.
+# `bucket_cap_mb` sets how large it may get, its **cap**: by default 25 MB, and 1 MB for the first bucket.
 
-# %% [markdown] id="words" lang="zh" sync="d077f50f:63af7f48"
-# **梯度桶**（bucket）在第 05 章已经见过：把几个参数的梯度放进同一块展平缓冲区，用一次 all-reduce（全归约）
-# 一起发送。DDP 用 `bucket_cap_mb` 设定一个桶的**上限**（cap）。不设定的话，上限是 25 MB，
-# 其中第一个桶的上限是 1 MB。
+# %% [markdown] id="words" lang="zh" sync="e32d8d43:217fc1e2"
+# **梯度桶**（bucket）在第 05 章已经见过：几个参数的梯度放在同一块展平缓冲区里，用一次 all-reduce（全归约）
+# 一起发送。桶的**上限**（cap）用 `bucket_cap_mb` 设定；不设定时是 25 MB，只有第一个桶是 1 MB。
 
 # %% id="setup"
 from pathlib import Path
@@ -43,7 +40,7 @@ warm_up()  # gets the ranks' processes ready while you read on
 # ## Predict first
 #
 # A model has 12 equal layers, each with a weight and a bias: 24 parameters, 12.6 MB of gradients. Two ranks
-# train it with `DDP(model)`, no options. How many all-reduces does DDP launch in the very first step?
+# train it with `DDP(model)`, no options. How many all-reduces does DDP launch in the first step?
 #
 # - (a) 24: one for each parameter
 # - (b) two: a first bucket of about 1 MB, and one with all the rest, which is below 25 MB
@@ -51,11 +48,11 @@ warm_up()  # gets the ranks' processes ready while you read on
 #
 # Write your letter down before you read on.
 
-# %% [markdown] id="predict" lang="zh" sync="0faedfcc:5e051ff7"
+# %% [markdown] id="predict" lang="zh" sync="4192330b:079265c3"
 # ## 先猜一猜
 #
-# 一个模型有 12 个同样的层，每层一个权重、一个偏置：共 24 个参数，梯度一共 12.6 MB。两个 rank（进程在组内的
-# 编号）用 `DDP(model)` 训练它，不加任何选项。第一步里，DDP 会发起几次 all-reduce？
+# 一个模型有 12 个同样的层，每层一个权重、一个偏置：共 24 个参数，12.6 MB 梯度。两个 rank（组内的进程）用
+# `DDP(model)` 训练它，不加任何选项。第一步里，DDP 会发起几次 all-reduce？
 #
 # - (a) 24 次：每个参数一次
 # - (b) 两次：首桶约 1 MB；剩下的不到 25 MB，装在另一个桶里
@@ -66,28 +63,26 @@ warm_up()  # gets the ranks' processes ready while you read on
 # %% [markdown] id="run" lang="en"
 # ## Run it
 #
-# A **profiler** writes down every operation of a program: its name, when it began and when it ended. Each rank
-# runs this function under PyTorch's own, `torch.profiler`. `record_function` puts marks of ours into the
-# record, called a **trace**, so that you can tell the phases apart.
+# Each rank runs this function under PyTorch's **profiler** (chapter 05), which records when every operation begins
+# and ends. `record_function` adds marks to the record, the **trace**, so that you can tell the phases apart.
 
-# %% [markdown] id="run" lang="zh" sync="844cc447:1f49e886"
+# %% [markdown] id="run" lang="zh" sync="dd0e0f13:bf727ce0"
 # ## 跑起来
 #
-# **性能分析器**（profiler）会记下程序的每个操作：叫什么，何时开始，何时结束。每个 rank 都在 PyTorch 自带的
-# `torch.profiler` 之下运行这个函数。这份记录叫**跟踪记录**（trace）；`record_function` 在里面做上我们自己的
-# 标记，好分清各个阶段。
+# **性能分析器**（profiler）会记下程序的每个操作：叫什么，何时开始，何时结束。这份记录叫**跟踪记录**（trace）。
+# 每个 rank 都运行下面的函数，并用 PyTorch 自带的 `torch.profiler` 记录；`record_function` 给各个阶段做上标记。
 
 # %% id="source"
 show_source(inside_ddp.deep_model, inside_ddp.profile_steps)
 
 # %% [markdown] id="launch" lang="en"
-# Rank 0 leaves its trace in a file. From it, the next cell lists the collectives of each phase, with how many
-# numbers the tensor holds that each of them works on. The backend is Gloo also where there are GPUs: it does
-# its work on threads of its own, and the profiler sees them.
+# Rank 0 writes its trace to a file. From it, the next cell lists the collectives of each phase, and how many
+# numbers each works on. It all runs on the CPU with Gloo, even where there are GPUs: the profiler sees Gloo's
+# threads.
 
-# %% [markdown] id="launch" lang="zh" sync="7c0190e6:0a023341"
+# %% [markdown] id="launch" lang="zh" sync="3c0ea862:40c26d11"
 # rank 0 把跟踪记录存成文件。下一个单元格从中列出每个阶段的集合通信（collective），以及每次处理的张量里有多少个
-# 数。这里即使有 GPU 也用 Gloo：它在自己的线程上通信，性能分析器看得到。
+# 数。即使有 GPU，这里也用 Gloo 后端：它在自己的线程上通信，性能分析器看得到。
 
 # %% id="messages"
 trace = Path("runs/inside_ddp/trace.json")
@@ -103,27 +98,26 @@ for phase in ("construct", "forward 1", "backward 1", "forward 2", "backward 2")
 # %% [markdown] id="see" lang="en"
 # ## See it
 #
-# The two backward passes, from the same trace. Each block above is the computation of one layer's gradients,
-# last layer first. The blocks below are the all-reduces.
+# The two backward passes, from the same trace. Each block above computes one layer's gradients, last layer
+# first; the blocks below are the all-reduces. The 3,151,872 numbers, 4 bytes each, are 12.6 MB.
 
-# %% [markdown] id="see" lang="zh" sync="3cf99818:9c6485b4"
+# %% [markdown] id="see" lang="zh" sync="fcc2b229:eeddb69a"
 # ## 看结果
 #
-# 下图画出同一份跟踪记录里的两次反向传播。上排每一块是一层梯度的计算，从最后一层开始；下排是 all-reduce。
+# 下图是同一份跟踪记录里的两次反向传播。上排每一块是在算一层的梯度，从最后一层算起；下排是 all-reduce。
 
 # %% id="timeline"
 plots.backward_timeline({f"step {step}": in_phase(spans, f"backward {step}") for step in (1, 2)})
 
 # %% [markdown] id="timeline-alt" alt="timeline" lang="en"
-# Two timelines one above the other, on one axis in ms. In step 1 twelve blocks of gradients come first, and a
-# single all-reduce of 12.6 MB begins after the last of them. In step 2 an all-reduce of 1.05 MB begins
-# soon after the first block and runs while others are computed; a second one, 11.6 MB, again begins after the
-# last block.
+# Two timelines on one axis in ms. In step 1 a single all-reduce of 12.6 MB begins after the last of twelve blocks
+# of gradients. In step 2 one of 1.05 MB begins soon after the first block and runs while others are computed; a
+# second one, 11.6 MB, again begins after the last block.
 
-# %% [markdown] id="timeline-alt" alt="timeline" lang="zh" sync="00032779:d3741ad1"
-# 上下两条时间线，共用一条以毫秒为单位的横轴。第 1 步里，先是十二块梯度计算，全部算完才开始唯一的一次 12.6 MB
-# 的 all-reduce。第 2 步里，第一块算完不久，1.05 MB 的 all-reduce 就开始了，与后面的计算同时进行；
-# 另一次 11.6 MB 的仍要等到最后一块算完。
+# %% [markdown] id="timeline-alt" alt="timeline" lang="zh" sync="78d7ea0a:bfb58a90"
+# 上下两条时间线，共用一条以毫秒为单位的横轴。第 1 步里，十二块梯度全部算完，才开始唯一的一次 all-reduce，
+# 12.6 MB。第 2 步里，第一块算完不久，1.05 MB 的 all-reduce 就开始了，与后面的计算同时进行；
+# 另一次 11.6 MB，仍要等最后一块算完。
 
 # %% id="claim"
 for step in (1, 2):
@@ -133,42 +127,41 @@ for step in (1, 2):
     print(f"step {step}: all-reduces = {carried}, overlap > 0: {overlap(computed, sent) > 0}")
 
 # %% [markdown] id="read" lang="en"
-# **The answer is (c).** In step 1 one all-reduce carries everything. It can only begin when the last gradient
-# is done, so computing and sending take turns: no **overlap**. In step 2 there are two buckets, and the first
-# travels while backward still runs. But the second holds eleven of the twelve layers, and it still has to
-# wait: for a model of less than 25 MB, the default hides little.
+# **The answer is (c).** In step 1 one all-reduce carries everything. It cannot begin before the last gradient
+# is done, so computing and sending take turns: no **overlap**. In step 2 the first of two buckets travels while
+# backward still runs. But the second holds eleven of the twelve layers and has to wait: by default, a model of
+# less than 25 MB sends only its first bucket early.
 #
-# The file stays in the folder `runs/inside_ddp` beside this notebook (git ignores it). To look around in it,
-# open it in a trace viewer such as [Perfetto](https://ui.perfetto.dev): *Open trace file*, then search for
-# `gloo:all_reduce`. The threads called `pt_gloo_runloop` are Gloo's.
+# To look around in the trace, open `runs/inside_ddp/trace.json`, beside this notebook, in a viewer such as
+# [Perfetto](https://ui.perfetto.dev). Search for `gloo:all_reduce`; Gloo's threads are called `pt_gloo_runloop`.
 
-# %% [markdown] id="read" lang="zh" sync="658b6a21:4b169beb"
-# **答案是 (c)**。第 1 步里，一次 all-reduce 装着全部梯度，要等最后一个梯度算完才能开始；计算和通信轮流进行，
-# 没有**重叠**（overlap）。第 2 步有两个桶，第一个桶发送时，反向传播还在继续。可是第二个桶装着十二层里的
-# 十一层，它还得等到最后：模型不到 25 MB 时，默认设置能藏住的通信并不多。
+# %% [markdown] id="read" lang="zh" sync="bf9f1c4f:c55de571"
+# **答案是 (c)**。第 1 步里，一次 all-reduce 发送全部梯度，要等最后一个梯度算完才能开始：先计算，后通信，
+# 没有**重叠**（overlap）。第 2 步有两个桶，第一个桶发送时，反向传播还在继续；可是第二个桶装着十二层里的
+# 十一层，仍要等到最后。模型不到 25 MB 时，默认设置能重叠的通信并不多。
 #
-# 文件留在这个 notebook 旁边的 `runs/inside_ddp` 文件夹里（git 会忽略它）。想自己翻看，可以用
-# [Perfetto](https://ui.perfetto.dev) 这类查看器打开：点 *Open trace file*，再搜索 `gloo:all_reduce`。
-# 名叫 `pt_gloo_runloop` 的就是 Gloo 的线程。
+# 跟踪记录留在这个 notebook 旁边的 `runs/inside_ddp` 文件夹里（git 会忽略它）。想自己翻看，可以用
+# [Perfetto](https://ui.perfetto.dev) 这类查看器：点 *Open trace file* 打开文件，再搜索 `gloo:all_reduce`。
+# 名叫 `pt_gloo_runloop` 的是 Gloo 的线程。
 
 # %% [markdown] id="why" lang="en"
 # ## Why
 #
 # Read the list of messages from the top.
 #
-# **construct.** First, ranks must hold the same model. The `all_gather of 1` tells everyone how many parameters
-# each rank has. The `broadcast of 72` carries the shapes of rank 0's parameters and how they lie in memory, and
-# every rank compares them with its own. The `broadcast of 3,151,872` is rank 0's weights: all of them. Below,
-# each rank starts from a seed of its own; you see one weight before and after `DDP(layer)`:
+# **construct.** The ranks must hold the same model. In `all_gather of 1` each tells how many parameters it has.
+# `broadcast of 72` carries the shapes of rank 0's parameters and how they lie in memory, six numbers per layer;
+# every rank compares them with its own. `broadcast of 3,151,872` is all of rank 0's weights. Here is one weight
+# before and after `DDP(layer)`; each rank starts from a seed of its own:
 
-# %% [markdown] id="why" lang="zh" sync="35d83b9f:b576d8b1"
+# %% [markdown] id="why" lang="zh" sync="65d06e77:f4bc497c"
 # ## 为什么
 #
-# 我们从上往下读那张消息清单。
+# 回到前面那张消息清单，从上往下读。
 #
-# **construct（构造）**。各个 rank 手里必须是同一个模型。`all_gather of 1` 让大家知道每个 rank 有几个参数；
-# `broadcast of 72` 发来 rank 0 各个参数的形状和内存排列，每个 rank 拿它和自己的比对；`broadcast of 3,151,872` 则是
-# rank 0 的全部权重。下面让每个 rank 用不同的种子，看同一个权重在 `DDP(layer)` 前后的值：
+# **construct（构造）**。各个 rank 手里必须是同一个模型。`all_gather of 1`（全收集）让大家知道每个 rank 有几个
+# 参数；`broadcast of 72` 发来 rank 0 各个参数的形状和内存排列，每个 rank 拿它和自己的比对；
+# `broadcast of 3,151,872` 是 rank 0 的全部权重。下面让各个 rank 用不同的种子，看同一个权重在 `DDP(layer)` 前后的值：
 
 # %% id="wrap"
 show_source(inside_ddp.wrap)
@@ -176,10 +169,9 @@ for rank, (before, after) in enumerate(spawn(inside_ddp.wrap, (100,), nprocs=2))
     print(f"rank {rank}: {before:+.6f} → {after:+.6f}")
 
 # %% [markdown] id="mismatch-intro" lang="en"
-# And if the shapes differ, say because one rank reads another configuration? Rank 0 builds a layer with 100
-# outputs, rank 1 one with 101:
+# And if one rank reads another configuration? Rank 0 builds a layer with 100 outputs, rank 1 one with 101:
 
-# %% [markdown] id="mismatch-intro" lang="zh" sync="d2ae351a:df5d8554"
+# %% [markdown] id="mismatch-intro" lang="zh" sync="36ab801f:df5d8554"
 # 如果形状不一样呢？比如有个 rank 读错了配置。下面 rank 0 的层有 100 个输出，rank 1 的有 101 个：
 
 # %% id="mismatch"
@@ -190,28 +182,28 @@ with shows(RankFailed):
 # Rank 1 finds the difference before a single step has run. After construction DDP never compares or copies
 # weights again.
 #
-# **backward 1.** A bucket can be sent once all its gradients are there, so it should hold gradients that come
-# one after another. But DDP has not seen a backward pass yet. So it puts everything into one bucket, and notes
+# **backward 1.** A bucket can leave once all its gradients are there, so it should hold gradients that become
+# ready one after another. DDP has not seen a backward pass yet. So it puts everything into one bucket, and notes
 # in which order the gradients become ready.
 #
-# **forward 2.** Now DDP **rebuilds** its buckets in that order. All ranks must send the same buckets, so rank 0's
-# order counts. The two small broadcasts carry it: 24 parameters and the number of buckets, then the length of
-# each bucket.
+# **forward 2.** Now DDP **rebuilds** its buckets in that order: rank 0's, since all ranks must send the same
+# buckets. `broadcast of 25` carries the 24 parameters in order and the number of buckets, `broadcast of 2` how many
+# parameters each bucket holds.
 #
-# You can ask DDP for its buckets. A **communication hook** is a function that DDP calls with each full bucket,
-# in place of its own all-reduce. This one writes down what is inside, then does the same all-reduce:
+# A **communication hook** is a function that DDP calls with each full bucket, in place of its own all-reduce.
+# Here `watch` writes down what is inside, then does the same all-reduce:
 
-# %% [markdown] id="rebuild" lang="zh" sync="b4feb103:1bac955b"
-# 一步都还没跑，rank 1 就发现了差别。构造完成以后，DDP 不会再比对或复制权重。
+# %% [markdown] id="rebuild" lang="zh" sync="eee3ce15:48461df0"
+# 一步都还没跑，rank 1 就发现了差别。构造完成以后，DDP 不再比对或复制权重。
 #
-# **backward 1**。一个桶里的梯度要到齐才能发送，所以最好把先后相邻的梯度放在一起。可这时 DDP 还没见过反向传播，
-# 只好先把所有梯度放进一个桶，同时记下它们算好的先后顺序。
+# **backward 1**。桶里的梯度到齐才能发送，所以最好把接连算好的梯度放在一起。可这时 DDP 还没见过反向传播，
+# 只好先把所有梯度放进一个桶，同时记下它们算好的先后。
 #
-# **forward 2**。现在 DDP 按这个顺序**重建**（rebuild）各个桶。每个 rank 发送的桶必须一样，所以都以 rank 0 的顺序
-# 为准。那两次很小的广播，先发 24 个参数的顺序和桶的个数，再发每个桶有多长。
+# **forward 2**。现在 DDP 按这个先后**重建**（rebuild）各个桶。每个 rank 发送的桶必须一样，所以都以 rank 0 的顺序
+# 为准，由两次很小的广播告诉大家：第一次是 24 个参数的顺序和桶的个数，第二次是每个桶里有几个参数。
 #
-# 桶里有什么，可以直接问 DDP。**通信钩子**（communication hook）是一个函数，每个桶装满时，DDP 就调用它，代替
-# 自己的 all-reduce。下面这个钩子先记下桶里的内容，再照样做 all-reduce：
+# 桶里有什么，可以直接问 DDP。**通信钩子**（communication hook）是一个函数，每装满一个桶，DDP 就调用它，
+# 代替自己的 all-reduce。下面这个钩子先记下桶里的内容，再照样做 all-reduce：
 
 # %% id="hook-source"
 show_source(inside_ddp.record_buckets)
@@ -224,32 +216,31 @@ for step, sent in enumerate(spawn(inside_ddp.record_buckets, ({},), nprocs=2)[0]
         print(f"step {step}, bucket {number}: {bucket.nbytes:>10,} B, {count:>2} gradients, {first} … {last}")
 
 # %% [markdown] id="read-buckets" lang="en"
-# In step 1 the names stand in the order of the model. From step 2 on they stand in the order of backward:
-# the last layer alone in the small first bucket, then the others down to layer 0. After that nothing changes
-# any more.
+# In step 1 the gradients stand in the order of the model. From step 2 on they stand in the order of backward:
+# the last layer alone in the small first bucket, then the others down to layer 0.
 #
-# - If you chose (a): you thought of the naive version in chapter 05, which sends every gradient by itself.
-# - If you chose (b): you know the documentation. These are the buckets from step 2 on; you counted one step
-#   too early.
+# - If you chose (a): you thought of the naive version in chapter 05.
+# - If you chose (b): you cut by the caps, as DDP does from step 2 on. In step 1 it does not know the order yet.
 
-# %% [markdown] id="read-buckets" lang="zh" sync="e6f6cb94:b889073b"
-# 第 1 步，名字按模型里的顺序排列。从第 2 步起，按反向传播的顺序：最后一层独占小小的首桶，其余的依次排到第 0 层。
+# %% [markdown] id="read-buckets" lang="zh" sync="9571d6e2:2d68faca"
+# 第 1 步，名字按模型里的顺序排列。从第 2 步起，按反向传播的顺序：最后一层独占小小的首桶，其余的依次排到第 0 层，
 # 此后不再变化。
 #
-# - 选 (a)，想的是第 05 章的朴素版本：每个梯度单独发送。
-# - 选 (b)，说明读过文档。那正是第 2 步以后的桶，只是早算了一步。
+# - 选 (a)，想的是第 05 章的第 1 版：每个梯度单独发送。
+# - 选 (b)，多半读过文档。那正是第 2 步起的桶，只是早算了一步。
 
 # %% [markdown] id="sweep" lang="en"
 # ### How large is a bucket?
 #
-# The same function with other caps. Each bar is all the gradients, in the order in which backward makes them,
-# cut into buckets. The hatched bucket is full only when backward ends; all others can travel under it.
+# The same function with other caps. Each bar is all the gradients, in the order of backward, cut into buckets.
+# The hatched bucket is full only when backward ends; all others can leave earlier. In the bottom bar every other
+# bucket, a bias, is too thin to see.
 
-# %% [markdown] id="sweep" lang="zh" sync="f0bec4f5:1089ef4b"
+# %% [markdown] id="sweep" lang="zh" sync="b134c940:2b4dc367"
 # ### 一个桶有多大？
 #
 # 还是那个函数，换几个上限。每一条都是全部梯度，按反向传播算出的先后排列，切成若干个桶。带网纹的桶要到反向传播
-# 结束才装满，其余的桶都能在反向传播进行时发送。
+# 结束才装满，其余的桶都能在它进行时发送。最下面一条里，偏置的 12 个桶各只有 2,048 B，窄得看不见。
 
 # %% id="bucket-map"
 caps = {"default": None, "bucket_cap_mb=25": 25, "bucket_cap_mb=4": 4, "bucket_cap_mb=1": 1}
@@ -262,14 +253,14 @@ sizes = {"step 1": runs["default"][0]} | {name: steps[1] for name, steps in runs
 plots.bucket_map(sizes)
 
 # %% [markdown] id="bucket-map-alt" alt="bucket-map" lang="en"
-# One bar of 12.6 MB for each setting. Step 1, whatever the cap, is one bucket, full when backward ends. From
-# step 2 on the default has two, of which the first is small; `bucket_cap_mb=25` has one again, a cap of 4 has
-# three equal ones, a cap of 1 has twelve, a cap of 0.001 has twenty-four.
+# One bar of 12.6 MB for each setting; its last bucket is full only when backward ends. Step 1, whatever the cap,
+# is that one bucket. From step 2 on the default has two, of which the first is small; `bucket_cap_mb=25` has one
+# again, a cap of 4 three equal ones, a cap of 1 twelve, a cap of 0.001 twenty-four, half of them too thin to see.
 
-# %% [markdown] id="bucket-map-alt" alt="bucket-map" lang="zh" sync="fb03b5fd:15888a7b"
+# %% [markdown] id="bucket-map-alt" alt="bucket-map" lang="zh" sync="eb0dfcea:c2c70a3d"
 # 每种设置一条，长 12.6 MB。第 1 步不管上限是多少，都只有一个桶，反向传播结束时才装满。从第 2 步起：默认设置有
 # 两个桶，首桶很小；`bucket_cap_mb=25` 又只有一个；上限为 4 时是三个一样大的桶，为 1 时十二个，
-# 为 0.001 时二十四个。
+# 为 0.001 时二十四个，其中一半窄得看不见。
 
 # %% id="sweep-claim"
 for name, sent in sizes.items():
@@ -279,27 +270,27 @@ print("all-reduces in step 1, for each cap:", [len(steps[0]) for steps in runs.v
 print(f"4 MB as a cap = {4 * 2**20:,} B")
 
 # %% [markdown] id="traps" lang="en"
-# Three things that surprise most people:
+# Three surprises:
 #
-# - `bucket_cap_mb=25` is not the default. Whatever number you give, the small first bucket is gone: one bucket
-#   here in place of two.
+# - `bucket_cap_mb=25` is not the default. A number that you give is the first bucket's cap too: one
+#   bucket here, not two.
 # - A bucket closes when it has *reached* the cap. With 4 MB (DDP's MB are 2^20 bytes), four layers of
 #   1,050,624 B share a bucket of 4,202,496 B, a little more than the cap.
-# - A gradient is never split. Below the size of the smallest one, every gradient has a bucket of its own: 24
-#   all-reduces, the naive version of chapter 05.
+# - A gradient is never split. With a cap below the smallest one, every gradient has a bucket of its own: 24
+#   all-reduces, as in the naive version of chapter 05.
 #
-# So small buckets start early, and large ones pay the latency of chapter 03 less often. Here is step 2 again,
-# with a cap of 1 MB:
+# So small buckets start early, and large ones pay the latency of chapter 03 less often. Step 2 again, with a cap
+# of 1 MB; where two all-reduces run at once, one is drawn in a second row:
 
-# %% [markdown] id="traps" lang="zh" sync="83bccb8f:20b50d2a"
+# %% [markdown] id="traps" lang="zh" sync="d01cc22b:4e41f1aa"
 # 有三点常常出人意料：
 #
-# - `bucket_cap_mb=25` 不等于默认设置。不管写哪个数，小小的首桶都没有了：这里一个桶，而不是两个。
+# - `bucket_cap_mb=25` 不等于默认设置。不管写哪个数，首桶都不再有自己的小上限：这里只剩一个桶，而不是两个。
 # - 桶要*达到*上限才关上。上限是 4 MB 时（DDP 的 MB 是 2^20 字节），四层各 1,050,624 B 同在一个桶里，
 #   共 4,202,496 B，比上限略多。
-# - 一个梯度不会拆开。上限比最小的梯度还小，每个梯度就各占一个桶：24 次 all-reduce，正是第 05 章的朴素版本。
+# - 一个梯度不会拆开。上限比最小的梯度还小，每个梯度就各占一个桶：24 次 all-reduce，正是第 05 章的第 1 版。
 #
-# 桶小，发送开始得早；桶大，第 03 章讲的时延付得少。下面还是第 2 步，上限改成 1 MB：
+# 桶小，发送开始得早；桶大，第 03 章讲的时延就少付几次。下面还是第 2 步，上限改成 1 MB：
 
 # %% id="one-mb"
 trace_1mb = trace.with_name("trace_1mb.json")
@@ -309,10 +300,10 @@ backward_1mb = in_phase(read_spans(trace_1mb), "backward 2")
 plots.backward_timeline({"step 2, bucket_cap_mb=1": backward_1mb})
 
 # %% [markdown] id="one-mb-alt" alt="one-mb" lang="en"
-# One timeline: twelve blocks of gradients above, twelve short all-reduces below, in two rows where they run at
-# the same time. The first of them begin early and run under the gradients that are still being computed.
+# One timeline: twelve blocks of gradients above, twelve all-reduces below, in two rows where they run at the
+# same time. Most of them begin while gradients are still being computed.
 
-# %% [markdown] id="one-mb-alt" alt="one-mb" lang="zh" sync="3017712f:5f35c810"
+# %% [markdown] id="one-mb-alt" alt="one-mb" lang="zh" sync="bf5e4ca7:5f35c810"
 # 一条时间线：上排是十二块梯度计算，下面是十二次较短的 all-reduce，同时进行的分成两排。最早的几次很早就开始，
 # 与还在进行的梯度计算重叠。
 
@@ -323,24 +314,24 @@ print(f"all-reduces = {len(sent)}, of which begun before the last gradient was d
 print(f"overlap > 0: {overlap(computed, sent) > 0}")
 
 # %% [markdown] id="overlap-note" lang="en"
-# More all-reduces now run under the backward pass. Whether that also saves time depends on what they compete
-# for: on a CPU, Gloo's threads need the same cores as the gradients. Measure before you tune; chapter 16 does.
+# More all-reduces now begin under the backward pass. Whether that saves time depends on what they compete for:
+# on a CPU, Gloo's threads need the same cores as the gradients. Measure before you tune, as in chapter 16.
 
-# %% [markdown] id="overlap-note" lang="zh" sync="51453469:b4ac7b98"
-# 现在有更多的 all-reduce 和反向传播同时进行。这样能不能省时间，要看它们争不争同样的资源：在 CPU 上，Gloo 的线程
-# 和梯度计算用的是同样几个核。调之前先测量，第 16 章会这样做。
+# %% [markdown] id="overlap-note" lang="zh" sync="824b27b5:fb01af4f"
+# 现在，更多的 all-reduce 与反向传播同时进行。能不能省时间，要看两者争不争资源：在 CPU 上，Gloo 的线程
+# 和梯度计算用的是同样几个核。先测量，再调整，第 16 章就这样做。
 
 # %% [markdown] id="options" lang="en"
-# ### Two options
+# ### Options
 #
 # Normally every gradient exists twice: in `.grad`, and as a copy in its bucket. With
-# `gradient_as_bucket_view=True`, `.grad` is a window into the bucket:
+# `gradient_as_bucket_view=True`, `.grad` is a view of the bucket, as in version 2 of chapter 05:
 
-# %% [markdown] id="options" lang="zh" sync="df82f388:85506de8"
+# %% [markdown] id="options" lang="zh" sync="38025033:d8478ba1"
 # ### 两个选项
 #
-# 通常，每个梯度都有两份：一份在 `.grad` 里，一份是桶里的副本。设 `gradient_as_bucket_view=True` 之后，
-# `.grad` 就是桶上的一个窗口：
+# 通常，每个梯度都有两份：一份在 `.grad` 里，一份在桶里。设了 `gradient_as_bucket_view=True`，`.grad` 就只是桶的
+# 视图，和第 05 章的第 2 版一样：
 
 # %% id="view"
 show_source(inside_ddp.gradient_storages)
@@ -351,15 +342,15 @@ for as_view in (False, True):
 # %% [markdown] id="static" lang="en"
 # Two blocks: the two buckets. The second copy, 12.6 MB here, is saved.
 #
-# `static_graph=True` is a promise of yours: every step uses the same parameters in the same way. What it buys is
-# a matter for chapter 10, with `find_unused_parameters`. Both change when the buckets are rebuilt. All-reduces
-# in steps 1, 2 and 3:
+# With `static_graph=True` you promise that every step uses the same parameters in the same way;
+# `find_unused_parameters=True` allows for steps that leave some out. Chapter 10 shows what they buy. Both change
+# when the buckets are rebuilt. All-reduces in steps 1, 2 and 3:
 
-# %% [markdown] id="static" lang="zh" sync="1383d44d:7d044acc"
-# 两块内存，就是那两个桶。第二份梯度省掉了，这里是 12.6 MB。
+# %% [markdown] id="static" lang="zh" sync="fcce58c3:86081d5c"
+# 两块内存，就是那两个桶。省掉的第二份梯度，在这里是 12.6 MB。
 #
-# `static_graph=True` 是我们的一个承诺：每一步用到的参数和用法都相同。它能换来什么，和 `find_unused_parameters`
-# 一起放在第 10 章讲。这两个选项都会改变重建桶的时机。第 1、2、3 步的 all-reduce 次数：
+# `static_graph=True` 是我们对 DDP 的承诺：每一步用到的参数和用法都相同。它能换来什么，和 `find_unused_parameters`
+# 一起放在第 10 章讲。这里只看它们怎样影响桶的重建。第 1、2、3 步的 all-reduce 次数是：
 
 # %% id="static-graph"
 for options in ({}, {"static_graph": True}, {"find_unused_parameters": True}):
@@ -367,26 +358,26 @@ for options in ({}, {"static_graph": True}, {"find_unused_parameters": True}):
     print(f"{[len(sent) for sent in steps]}  {options or 'default'}")
 
 # %% [markdown] id="static-why" lang="en"
-# With `static_graph`, step 1 is spent on counting how often each parameter is used. The order is noted in step
-# 2, and the new buckets come in step 3. With `find_unused_parameters` there are two buckets from the start, and
-# they are never rebuilt: a parameter that is not used in one step may be used in the next.
+# With `static_graph`, DDP counts in step 1 how often each parameter is used, notes the order in step 2, and has
+# the new buckets in step 3. With `find_unused_parameters` it cuts by the caps from the start and never rebuilds:
+# a parameter that is not used in one step may be used in the next.
 
-# %% [markdown] id="static-why" lang="zh" sync="8cd2c78b:c589265c"
+# %% [markdown] id="static-why" lang="zh" sync="a2a25c4b:c589265c"
 # 设了 `static_graph`，第 1 步用来数每个参数用了几次，第 2 步才记顺序，第 3 步才有新桶。设了
 # `find_unused_parameters`，一开始就是两个桶，而且永不重建：这一步没用到的参数，下一步可能又会用到。
 
 # %% [markdown] id="alone" lang="en"
 # ## What it leaves alone
 #
-# You have seen every message that DDP sends for this model: weights once, gradients in every step. Here is what
-# one step leaves on each rank. The model has a BatchNorm layer, whose running mean is a **buffer**: it belongs
-# to the model, but has no gradient.
+# These were all the messages for this model: weights and the order of the buckets once, gradients in every step.
+# What does one step leave on each rank? The next model has a BatchNorm layer. Its running mean is a **buffer** of
+# the model, not a flat buffer: a tensor that is saved, but has no gradient.
 
-# %% [markdown] id="alone" lang="zh" sync="7e974ac9:6e160e5e"
+# %% [markdown] id="alone" lang="zh" sync="bb13325d:563b1c95"
 # ## 它不管的事
 #
-# DDP 为这个模型发送的消息，我们全看过了：权重一次，梯度每步都有。再看走完一步之后，每个 rank 手里是什么。
-# 下面的模型里有一层批归一化（BatchNorm），它的滑动平均是**缓冲张量**（buffer）：属于模型，但没有梯度。
+# DDP 为上面的模型发送的消息，我们全看过了：权重一次，梯度每步都有。再看走完一步之后，每个 rank 手里是什么。
+# 这次的模型里有一层批归一化（BatchNorm），它的滑动平均是**缓冲张量**（buffer）：属于模型，但没有梯度。
 
 # %% id="step-source"
 show_source(inside_ddp.Classifier, inside_ddp.train_step)
@@ -404,17 +395,17 @@ compare(ranks)
 
 # %% [markdown] id="alone-why" lang="en"
 # Gradients and weights are equal, bit for bit. The loss is each rank's own, and so is every metric that you do
-# not reduce yourself (chapter 04). The buffers differ too. DDP does broadcast rank 0's before every forward
-# (`forward_sync_buffers`, called `broadcast_buffers` in older versions), but then each forward updates them
-# with its own samples (chapter 08).
+# not reduce (chapter 04). The buffers differ too: DDP broadcasts rank 0's before every forward
+# (`forward_sync_buffers`, in older versions `broadcast_buffers`), but then each rank updates them with its own
+# samples (chapter 08).
 #
 # Two forwards before one backward broadcast twice. Some versions of PyTorch
 # [failed with BatchNorm here](https://github.com/pytorch/pytorch/issues/175024); this one does not:
 
-# %% [markdown] id="alone-why" lang="zh" sync="75e0fc3e:26075d93"
-# 梯度和权重逐位相同。损失是每个 rank 自己的；任何指标，只要我们不去归约，也都是这样（第 04 章）。缓冲张量也不同：
+# %% [markdown] id="alone-why" lang="zh" sync="0470b313:ff631b0f"
+# 梯度和权重逐位相同。损失各是各的；我们没有归约过的指标，也都如此（第 04 章）。缓冲张量也不同：
 # DDP 确实会在每次前向传播之前广播 rank 0 的缓冲张量（`forward_sync_buffers`，旧版本叫 `broadcast_buffers`），
-# 可随后的前向传播又各自用自己的样本更新了它（第 08 章）。
+# 可随后的前向传播里，每个 rank 又用自己的样本更新了它（第 08 章）。
 #
 # 两次前向、一次反向，就会广播两次。有些版本的 PyTorch
 # [碰到 BatchNorm 会在这里报错](https://github.com/pytorch/pytorch/issues/175024)，这个版本不会：
@@ -428,12 +419,12 @@ def twice(ddp, x, y):
 compare(spawn(inside_ddp.train_step, (twice,), nprocs=2))
 
 # %% [markdown] id="module" lang="en"
-# And the wrapper is a module around your module, its `.module`. What you save from it shows that in every name,
-# and the plain model does not know these names:
+# The wrapper is a module around yours, its `.module`. As in chapter 05, every name that you save from it begins
+# with `module.`, and the plain model does not know these names:
 
-# %% [markdown] id="module" lang="zh" sync="bafb3f39:35dbdd0f"
-# 另外，这层包装本身也是一个模块，我们的模型是它的 `.module`。从它保存的每个名字都带着这个前缀，而没有包装的模型
-# 不认识这些名字：
+# %% [markdown] id="module" lang="zh" sync="9b3ce069:2c5d7de3"
+# 另外，包装本身也是一个模块，我们的模型是它的 `.module`。所以在它的 `state_dict()` 里，每个名字都带着这个前缀，
+# 没有包装的模型不认识：
 
 # %% id="prefix"
 with shows(RuntimeError):
@@ -460,10 +451,10 @@ with shows(RankFailed):
     spawn(inside_ddp.train_step, (lambda ddp, x, y: ddp.loss(x, y),), nprocs=2)
 
 # %% [markdown] id="break-inner" lang="en"
-# The next idea is everybody's: go through `.module`.
+# The next idea is to go through `.module`:
 
-# %% [markdown] id="break-inner" lang="zh" sync="41fec297:67f59e9a"
-# 接下来，谁都会想到走 `.module`：
+# %% [markdown] id="break-inner" lang="zh" sync="306cceb9:758be7c1"
+# 谁都会想到的下一招，是走 `.module`：
 
 # %% id="inner"
 alone = spawn(inside_ddp.train_step, (lambda ddp, x, y: ddp.module.loss(x, y),), nprocs=2)
@@ -472,35 +463,36 @@ mean = (alone[0].gradients + alone[1].gradients) / 2
 print(f"max|mean of these gradients − gradients through DDP| = {(mean - ranks[0].gradients).abs().max():g}")
 
 # %% [markdown] id="break-why" lang="en"
-# No error, a sensible loss, and the gradients differ: nobody has averaged them. From here on each rank trains
-# a model of its own. The hooks on the parameters are there, but only DDP's own `forward` makes them ready for a
-# backward pass; without it they let every gradient go by.
+# No error, and the losses differ as before. But the gradients differ now: nobody has averaged them. Their mean
+# is what DDP gave before. From here on each rank trains a model of its own. Only DDP's own `forward` makes the
+# hooks on the parameters ready; without it they let every gradient go by.
 #
-# So in training, call the wrapper: `F.cross_entropy(ddp(x), y)`, as in the table before. What needs another
+# So in training, call the wrapper: `F.cross_entropy(ddp(x), y)`, as in the first comparison. What needs another
 # method goes into the model's `forward`. In evaluation, with no backward to come, `ddp.module(x)` is fine.
 
-# %% [markdown] id="break-why" lang="zh" sync="282d05ae:068cecbd"
-# 没有报错，损失也像样，梯度却不相同：没有人替它们求平均。从这里起，每个 rank 各练各的模型。参数上的钩子都在，
-# 但只有 DDP 自己的 `forward` 才会让它们为反向传播做好准备；没有经过它，梯度来了，钩子也不理会。
+# %% [markdown] id="break-why" lang="zh" sync="7fa34799:12622594"
+# 没有报错，损失也像样，梯度却不相同。缺的正是求平均：最后一行里我们补上它，就得到 DDP 的梯度。从这里起，每个
+# rank 各练各的模型。参数上的钩子都在，但要靠 DDP 自己的 `forward` 为反向传播做好准备；绕过了它，
+# 梯度来了，钩子也不理会。
 #
-# 所以训练时要调用包装本身：`F.cross_entropy(ddp(x), y)`，就像前面那张表。需要别的方法时，把它写进模型的
+# 所以训练时要调用包装本身，像前面那样写 `F.cross_entropy(ddp(x), y)`。要用别的方法，就把它写进模型的
 # `forward`。评估时没有反向传播，用 `ddp.module(x)` 没有问题。
 
 # %% [markdown] id="your-turn" lang="en"
 # ## Your turn
 #
 # Cut gradients into buckets as DDP does after the rebuild. `sizes` are the bytes of each parameter's gradient, in
-# the order of `model.parameters()`. The first bucket has the cap `first_cap`, all others have `cap`. Return the
-# buckets in the order in which they are sent, each a list of sizes. `check` compares with what DDP does for four
-# models.
+# the order of `model.parameters()`. The first bucket has the cap `first_cap`, all others `cap`, both in bytes.
+# Return the buckets in the order in which they are sent, each a list of sizes. `check` compares them with DDP's
+# own for four models.
 #
 # `hint("inside_ddp-1")` gives a hint, `solution("inside_ddp-1")` the answer.
 
-# %% [markdown] id="your-turn" lang="zh" sync="ae6a81cc:a2fd86ce"
+# %% [markdown] id="your-turn" lang="zh" sync="7d16570b:a1a43903"
 # ## 动手试试
 #
 # 像重建之后的 DDP 那样分桶。`sizes` 是每个参数的梯度有多少字节，顺序同 `model.parameters()`。第一个桶的上限是
-# `first_cap`，其余的是 `cap`。按发送的先后返回各个桶，每个桶是一个由大小组成的列表。`check` 会拿四个模型，
+# `first_cap`，其余的是 `cap`。按发送的先后返回各个桶，每个桶是一个由字节数组成的列表。`check` 会用四个模型，
 # 和 DDP 实际的分法比对。
 #
 # 需要提示就运行 `hint("inside_ddp-1")`，想看答案就运行 `solution("inside_ddp-1")`。
@@ -526,10 +518,10 @@ check("inside_ddp-1", buckets)
 # [the paper behind DDP](https://arxiv.org/abs/2006.15704) ·
 # [communication hooks](https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html)
 
-# %% [markdown] id="next" lang="zh" sync="b2ec161e:96095116"
+# %% [markdown] id="next" lang="zh" sync="b2ec161e:a6d62ec6"
 # ## 接下来
 #
-# - 第 07 章：批量大四倍会怎样，什么时候可以一个字节都不发（`no_sync`），学习率又该怎么办。
+# - 第 07 章：批量变成四倍会怎样，什么时候可以一个字节都不发（`no_sync`），学习率又该怎么办。
 # - 第 10 章：有参数没用到，桶永远装不满，这时 DDP 会说什么。
 # - 第 17 章：别的通信钩子，可以少发一些字节。
 #

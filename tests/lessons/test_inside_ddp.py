@@ -225,7 +225,7 @@ def test_a_bucket_closed_before_the_cap_is_told_how_much_it_holds(told):
         "✗ inside_ddp-1: your bucket 0 holds 7 gradients, 3,153,920 B, below the cap of 4,194,304 B: DDP's "
         "is still open then, and closes once it has reached the cap, with 8 gradients and 4,202,496 B.",
         "✗ inside_ddp-1：你的 0 号桶里有 7 个梯度，共 3,153,920 B，还不到上限 4,194,304 B："
-        "这时 DDP 的桶还开着，要到达上限才关，那时有 8 个梯度，共 4,202,496 B。",
+        "这时 DDP 的桶还开着，要达到上限才关，那时有 8 个梯度，共 4,202,496 B。",
     ]
 
 

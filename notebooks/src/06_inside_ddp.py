@@ -7,11 +7,10 @@
 # - say which gradients travel together, and read it from DDP itself;
 # - tell what DDP keeps equal on all ranks, and what it leaves to you.
 
-# %% [markdown] id="title" lang="zh" sync="92843fcc:7e452149"
+# %% [markdown] id="title" lang="zh" sync="92843fcc:829e4e9a"
 # # 06 · DDP 的内部：这层包装在什么时候做了什么？
 #
-# 第 05 章里，我们自己写了 DDP。这一章打开 PyTorch 的 DDP，让它自己说出它做了什么。
-# 读完这一章，我们就能：
+# 第 05 章里，我们自己写了 DDP；现在打开 PyTorch 自带的 DDP。读完这一章，我们就能：
 #
 # - 说出 DDP 在构造时、前向传播时、反向传播时各发送了什么；
 # - 说出哪些梯度一起发送，并直接从 DDP 那里读出来；
@@ -21,9 +20,9 @@
 # A **bucket** (chapter 05) holds the gradients of several parameters, which travel together in one all-reduce.
 # `bucket_cap_mb` sets how large it may get, its **cap**: by default 25 MB, and 1 MB for the first bucket.
 
-# %% [markdown] id="words" lang="zh" sync="e32d8d43:217fc1e2"
-# **梯度桶**（bucket）在第 05 章已经见过：几个参数的梯度放在同一块展平缓冲区里，用一次 all-reduce（全归约）
-# 一起发送。桶的**上限**（cap）用 `bucket_cap_mb` 设定；不设定时是 25 MB，只有第一个桶是 1 MB。
+# %% [markdown] id="words" lang="zh" sync="e32d8d43:a493692a"
+# 第 05 章的**梯度桶**（bucket）装着几个参数的梯度，用一次 all-reduce（全归约）一起发送。一个桶装多少，由**上限**
+# （cap）`bucket_cap_mb` 决定：默认是 25 MB，只有第一个桶是 1 MB。
 
 # %% id="setup"
 from pathlib import Path
@@ -66,11 +65,11 @@ warm_up()  # gets the ranks' processes ready while you read on
 # Each rank runs this function under PyTorch's **profiler** (chapter 05), which records when every operation begins
 # and ends. `record_function` adds marks to the record, the **trace**, so that you can tell the phases apart.
 
-# %% [markdown] id="run" lang="zh" sync="dd0e0f13:bf727ce0"
+# %% [markdown] id="run" lang="zh" sync="dd0e0f13:7846946f"
 # ## 跑起来
 #
-# **性能分析器**（profiler）会记下程序的每个操作：叫什么，何时开始，何时结束。这份记录叫**跟踪记录**（trace）。
-# 每个 rank 都运行下面的函数，并用 PyTorch 自带的 `torch.profiler` 记录；`record_function` 给各个阶段做上标记。
+# 每个 rank 都运行下面的函数，同时由第 05 章见过的**性能分析器**（profiler）记下每个操作何时开始、何时结束。
+# 这份记录叫**跟踪记录**（trace）；`record_function` 在里面做上标记，好分清各个阶段。
 
 # %% id="source"
 show_source(inside_ddp.deep_model, inside_ddp.profile_steps)
@@ -80,9 +79,9 @@ show_source(inside_ddp.deep_model, inside_ddp.profile_steps)
 # numbers each works on. It all runs on the CPU with Gloo, even where there are GPUs: the profiler sees Gloo's
 # threads.
 
-# %% [markdown] id="launch" lang="zh" sync="3c0ea862:40c26d11"
+# %% [markdown] id="launch" lang="zh" sync="3c0ea862:b4a7d74e"
 # rank 0 把跟踪记录存成文件。下一个单元格从中列出每个阶段的集合通信（collective），以及每次处理的张量里有多少个
-# 数。即使有 GPU，这里也用 Gloo 后端：它在自己的线程上通信，性能分析器看得到。
+# 数。即使有 GPU，这里也只用 CPU 和 Gloo：Gloo 的线程，性能分析器看得到。
 
 # %% id="messages"
 trace = Path("runs/inside_ddp/trace.json")
@@ -101,10 +100,11 @@ for phase in ("construct", "forward 1", "backward 1", "forward 2", "backward 2")
 # The two backward passes, from the same trace. Each block above computes one layer's gradients, last layer
 # first; the blocks below are the all-reduces. The 3,151,872 numbers, 4 bytes each, are 12.6 MB.
 
-# %% [markdown] id="see" lang="zh" sync="fcc2b229:eeddb69a"
+# %% [markdown] id="see" lang="zh" sync="fcc2b229:fa6fadb5"
 # ## 看结果
 #
 # 下图是同一份跟踪记录里的两次反向传播。上排每一块是在算一层的梯度，从最后一层算起；下排是 all-reduce。
+# 那 3,151,872 个数，每个 4 字节，就是 12.6 MB。
 
 # %% id="timeline"
 plots.backward_timeline({f"step {step}": in_phase(spans, f"backward {step}") for step in (1, 2)})
@@ -135,14 +135,13 @@ for step in (1, 2):
 # To look around in the trace, open `runs/inside_ddp/trace.json`, beside this notebook, in a viewer such as
 # [Perfetto](https://ui.perfetto.dev). Search for `gloo:all_reduce`; Gloo's threads are called `pt_gloo_runloop`.
 
-# %% [markdown] id="read" lang="zh" sync="bf9f1c4f:c55de571"
+# %% [markdown] id="read" lang="zh" sync="bf9f1c4f:bd3dc888"
 # **答案是 (c)**。第 1 步里，一次 all-reduce 发送全部梯度，要等最后一个梯度算完才能开始：先计算，后通信，
 # 没有**重叠**（overlap）。第 2 步有两个桶，第一个桶发送时，反向传播还在继续；可是第二个桶装着十二层里的
-# 十一层，仍要等到最后。模型不到 25 MB 时，默认设置能重叠的通信并不多。
+# 十一层，仍要等到最后。模型不到 25 MB 时，默认设置下只有首桶能提前发送。
 #
-# 跟踪记录留在这个 notebook 旁边的 `runs/inside_ddp` 文件夹里（git 会忽略它）。想自己翻看，可以用
-# [Perfetto](https://ui.perfetto.dev) 这类查看器：点 *Open trace file* 打开文件，再搜索 `gloo:all_reduce`。
-# 名叫 `pt_gloo_runloop` 的是 Gloo 的线程。
+# 想自己翻看跟踪记录，可以用 [Perfetto](https://ui.perfetto.dev) 这类查看器，打开这个 notebook 旁边的
+# `runs/inside_ddp/trace.json`，再搜索 `gloo:all_reduce`。名叫 `pt_gloo_runloop` 的是 Gloo 的线程。
 
 # %% [markdown] id="why" lang="en"
 # ## Why
@@ -154,13 +153,13 @@ for step in (1, 2):
 # every rank compares them with its own. `broadcast of 3,151,872` is all of rank 0's weights. Here is one weight
 # before and after `DDP(layer)`; each rank starts from a seed of its own:
 
-# %% [markdown] id="why" lang="zh" sync="65d06e77:f4bc497c"
+# %% [markdown] id="why" lang="zh" sync="65d06e77:fa2ec8ee"
 # ## 为什么
 #
 # 回到前面那张消息清单，从上往下读。
 #
 # **construct（构造）**。各个 rank 手里必须是同一个模型。`all_gather of 1`（全收集）让大家知道每个 rank 有几个
-# 参数；`broadcast of 72` 发来 rank 0 各个参数的形状和内存排列，每个 rank 拿它和自己的比对；
+# 参数。`broadcast of 72` 发来 rank 0 各个参数的形状和内存排列，每层六个数，每个 rank 拿它和自己的比对。
 # `broadcast of 3,151,872` 是 rank 0 的全部权重。下面让各个 rank 用不同的种子，看同一个权重在 `DDP(layer)` 前后的值：
 
 # %% id="wrap"
@@ -193,17 +192,17 @@ with shows(RankFailed):
 # A **communication hook** is a function that DDP calls with each full bucket, in place of its own all-reduce.
 # Here `watch` writes down what is inside, then does the same all-reduce:
 
-# %% [markdown] id="rebuild" lang="zh" sync="eee3ce15:48461df0"
+# %% [markdown] id="rebuild" lang="zh" sync="eee3ce15:5494c1e4"
 # 一步都还没跑，rank 1 就发现了差别。构造完成以后，DDP 不再比对或复制权重。
 #
 # **backward 1**。桶里的梯度到齐才能发送，所以最好把接连算好的梯度放在一起。可这时 DDP 还没见过反向传播，
 # 只好先把所有梯度放进一个桶，同时记下它们算好的先后。
 #
 # **forward 2**。现在 DDP 按这个先后**重建**（rebuild）各个桶。每个 rank 发送的桶必须一样，所以都以 rank 0 的顺序
-# 为准，由两次很小的广播告诉大家：第一次是 24 个参数的顺序和桶的个数，第二次是每个桶里有几个参数。
+# 为准：`broadcast of 25` 是 24 个参数的顺序和桶的个数，`broadcast of 2` 是每个桶里有几个参数。
 #
 # 桶里有什么，可以直接问 DDP。**通信钩子**（communication hook）是一个函数，每装满一个桶，DDP 就调用它，
-# 代替自己的 all-reduce。下面这个钩子先记下桶里的内容，再照样做 all-reduce：
+# 代替自己的 all-reduce。下面的 `watch` 先记下桶里的内容，再照样做 all-reduce：
 
 # %% id="hook-source"
 show_source(inside_ddp.record_buckets)
@@ -222,12 +221,11 @@ for step, sent in enumerate(spawn(inside_ddp.record_buckets, ({},), nprocs=2)[0]
 # - If you chose (a): you thought of the naive version in chapter 05.
 # - If you chose (b): you cut by the caps, as DDP does from step 2 on. In step 1 it does not know the order yet.
 
-# %% [markdown] id="read-buckets" lang="zh" sync="9571d6e2:2d68faca"
-# 第 1 步，名字按模型里的顺序排列。从第 2 步起，按反向传播的顺序：最后一层独占小小的首桶，其余的依次排到第 0 层，
-# 此后不再变化。
+# %% [markdown] id="read-buckets" lang="zh" sync="9571d6e2:ef6dc1b7"
+# 第 1 步，梯度按模型里的顺序排列。从第 2 步起，按反向传播的顺序：最后一层独占小小的首桶，其余的依次排到第 0 层。
 #
-# - 选 (a)，想的是第 05 章的第 1 版：每个梯度单独发送。
-# - 选 (b)，多半读过文档。那正是第 2 步起的桶，只是早算了一步。
+# - 选 (a)，想的是第 05 章的第 1 版。
+# - 选 (b)，是按上限来分桶，DDP 从第 2 步起也是这样；可在第 1 步，它还不知道先后。
 
 # %% [markdown] id="sweep" lang="en"
 # ### How large is a bucket?
@@ -236,11 +234,11 @@ for step, sent in enumerate(spawn(inside_ddp.record_buckets, ({},), nprocs=2)[0]
 # The hatched bucket is full only when backward ends; all others can leave earlier. In the bottom bar every other
 # bucket, a bias, is too thin to see.
 
-# %% [markdown] id="sweep" lang="zh" sync="b134c940:2b4dc367"
+# %% [markdown] id="sweep" lang="zh" sync="b134c940:a49c400c"
 # ### 一个桶有多大？
 #
 # 还是那个函数，换几个上限。每一条都是全部梯度，按反向传播算出的先后排列，切成若干个桶。带网纹的桶要到反向传播
-# 结束才装满，其余的桶都能在它进行时发送。最下面一条里，偏置的 12 个桶各只有 2,048 B，窄得看不见。
+# 结束才装满，其余的都能提前发送。最下面一条里，每隔一个桶装的是偏置，只有 2,048 B，窄得看不见。
 
 # %% id="bucket-map"
 caps = {"default": None, "bucket_cap_mb=25": 25, "bucket_cap_mb=4": 4, "bucket_cap_mb=1": 1}
@@ -282,15 +280,16 @@ print(f"4 MB as a cap = {4 * 2**20:,} B")
 # So small buckets start early, and large ones pay the latency of chapter 03 less often. Step 2 again, with a cap
 # of 1 MB; where two all-reduces run at once, one is drawn in a second row:
 
-# %% [markdown] id="traps" lang="zh" sync="d01cc22b:4e41f1aa"
-# 有三点常常出人意料：
+# %% [markdown] id="traps" lang="zh" sync="d01cc22b:2a3565f0"
+# 有三点出人意料：
 #
-# - `bucket_cap_mb=25` 不等于默认设置。不管写哪个数，首桶都不再有自己的小上限：这里只剩一个桶，而不是两个。
+# - `bucket_cap_mb=25` 不等于默认设置。不管写哪个数，它也成了首桶的上限：这里一个桶，而不是两个。
 # - 桶要*达到*上限才关上。上限是 4 MB 时（DDP 的 MB 是 2^20 字节），四层各 1,050,624 B 同在一个桶里，
 #   共 4,202,496 B，比上限略多。
 # - 一个梯度不会拆开。上限比最小的梯度还小，每个梯度就各占一个桶：24 次 all-reduce，正是第 05 章的第 1 版。
 #
-# 桶小，发送开始得早；桶大，第 03 章讲的时延就少付几次。下面还是第 2 步，上限改成 1 MB：
+# 所以桶小，发送开始得早；桶大，第 03 章讲的时延就少付几次。下面还是第 2 步，上限改成 1 MB；两次 all-reduce
+# 同时进行时，一次画在第二排：
 
 # %% id="one-mb"
 trace_1mb = trace.with_name("trace_1mb.json")
@@ -303,9 +302,9 @@ plots.backward_timeline({"step 2, bucket_cap_mb=1": backward_1mb})
 # One timeline: twelve blocks of gradients above, twelve all-reduces below, in two rows where they run at the
 # same time. Most of them begin while gradients are still being computed.
 
-# %% [markdown] id="one-mb-alt" alt="one-mb" lang="zh" sync="bf5e4ca7:5f35c810"
-# 一条时间线：上排是十二块梯度计算，下面是十二次较短的 all-reduce，同时进行的分成两排。最早的几次很早就开始，
-# 与还在进行的梯度计算重叠。
+# %% [markdown] id="one-mb-alt" alt="one-mb" lang="zh" sync="bf5e4ca7:caa16abb"
+# 一条时间线：上排是十二块梯度计算，下面是十二次 all-reduce，同时进行的分成两排。其中大多数开始时，
+# 梯度还在计算。
 
 # %% id="one-mb-claim"
 computed, sent = stretch(layer_gradients(backward_1mb)), collectives(backward_1mb)
@@ -317,8 +316,8 @@ print(f"overlap > 0: {overlap(computed, sent) > 0}")
 # More all-reduces now begin under the backward pass. Whether that saves time depends on what they compete for:
 # on a CPU, Gloo's threads need the same cores as the gradients. Measure before you tune, as in chapter 16.
 
-# %% [markdown] id="overlap-note" lang="zh" sync="824b27b5:fb01af4f"
-# 现在，更多的 all-reduce 与反向传播同时进行。能不能省时间，要看两者争不争资源：在 CPU 上，Gloo 的线程
+# %% [markdown] id="overlap-note" lang="zh" sync="824b27b5:62187718"
+# 现在，更多的 all-reduce 在反向传播结束之前就开始了。能不能省时间，要看两者争不争资源：在 CPU 上，Gloo 的线程
 # 和梯度计算用的是同样几个核。先测量，再调整，第 16 章就这样做。
 
 # %% [markdown] id="options" lang="en"
@@ -327,8 +326,8 @@ print(f"overlap > 0: {overlap(computed, sent) > 0}")
 # Normally every gradient exists twice: in `.grad`, and as a copy in its bucket. With
 # `gradient_as_bucket_view=True`, `.grad` is a view of the bucket, as in version 2 of chapter 05:
 
-# %% [markdown] id="options" lang="zh" sync="38025033:d8478ba1"
-# ### 两个选项
+# %% [markdown] id="options" lang="zh" sync="38025033:8dfbd631"
+# ### 选项
 #
 # 通常，每个梯度都有两份：一份在 `.grad` 里，一份在桶里。设了 `gradient_as_bucket_view=True`，`.grad` 就只是桶的
 # 视图，和第 05 章的第 2 版一样：
@@ -346,11 +345,12 @@ for as_view in (False, True):
 # `find_unused_parameters=True` allows for steps that leave some out. Chapter 10 shows what they buy. Both change
 # when the buckets are rebuilt. All-reduces in steps 1, 2 and 3:
 
-# %% [markdown] id="static" lang="zh" sync="fcce58c3:86081d5c"
+# %% [markdown] id="static" lang="zh" sync="fcce58c3:05b5cd57"
 # 两块内存，就是那两个桶。省掉的第二份梯度，在这里是 12.6 MB。
 #
-# `static_graph=True` 是我们对 DDP 的承诺：每一步用到的参数和用法都相同。它能换来什么，和 `find_unused_parameters`
-# 一起放在第 10 章讲。这里只看它们怎样影响桶的重建。第 1、2、3 步的 all-reduce 次数是：
+# 设 `static_graph=True`，是向 DDP 承诺每一步用到的参数和用法都相同；设 `find_unused_parameters=True`，
+# 则允许某一步有参数没用到。它们能换来什么，第 10 章再讲。两者都会影响桶何时重建，
+# 看第 1、2、3 步的 all-reduce 次数：
 
 # %% id="static-graph"
 for options in ({}, {"static_graph": True}, {"find_unused_parameters": True}):
@@ -362,9 +362,9 @@ for options in ({}, {"static_graph": True}, {"find_unused_parameters": True}):
 # the new buckets in step 3. With `find_unused_parameters` it cuts by the caps from the start and never rebuilds:
 # a parameter that is not used in one step may be used in the next.
 
-# %% [markdown] id="static-why" lang="zh" sync="a2a25c4b:c589265c"
-# 设了 `static_graph`，第 1 步用来数每个参数用了几次，第 2 步才记顺序，第 3 步才有新桶。设了
-# `find_unused_parameters`，一开始就是两个桶，而且永不重建：这一步没用到的参数，下一步可能又会用到。
+# %% [markdown] id="static-why" lang="zh" sync="a2a25c4b:0e434770"
+# 设了 `static_graph`，第 1 步用来数每个参数用了几次，第 2 步才记先后，第 3 步才有新桶。设了
+# `find_unused_parameters`，一开始就按上限分桶，而且永不重建：这一步没用到的参数，下一步可能又会用到。
 
 # %% [markdown] id="alone" lang="en"
 # ## What it leaves alone
@@ -373,11 +373,12 @@ for options in ({}, {"static_graph": True}, {"find_unused_parameters": True}):
 # What does one step leave on each rank? The next model has a BatchNorm layer. Its running mean is a **buffer** of
 # the model, not a flat buffer: a tensor that is saved, but has no gradient.
 
-# %% [markdown] id="alone" lang="zh" sync="bb13325d:563b1c95"
+# %% [markdown] id="alone" lang="zh" sync="bb13325d:d849a1eb"
 # ## 它不管的事
 #
-# DDP 为上面的模型发送的消息，我们全看过了：权重一次，梯度每步都有。再看走完一步之后，每个 rank 手里是什么。
-# 这次的模型里有一层批归一化（BatchNorm），它的滑动平均是**缓冲张量**（buffer）：属于模型，但没有梯度。
+# 上面那个模型的消息，我们全看过了：权重和桶的顺序各一次，梯度每步都有。走完一步之后，每个 rank 手里是什么？
+# 下面的模型里有一层批归一化（BatchNorm），它的滑动平均是**缓冲张量**（buffer）：随模型一起保存，但没有梯度，
+# 和展平缓冲区不是一回事。
 
 # %% id="step-source"
 show_source(inside_ddp.Classifier, inside_ddp.train_step)
@@ -422,9 +423,9 @@ compare(spawn(inside_ddp.train_step, (twice,), nprocs=2))
 # The wrapper is a module around yours, its `.module`. As in chapter 05, every name that you save from it begins
 # with `module.`, and the plain model does not know these names:
 
-# %% [markdown] id="module" lang="zh" sync="9b3ce069:2c5d7de3"
-# 另外，包装本身也是一个模块，我们的模型是它的 `.module`。所以在它的 `state_dict()` 里，每个名字都带着这个前缀，
-# 没有包装的模型不认识：
+# %% [markdown] id="module" lang="zh" sync="9b3ce069:95662169"
+# 包装本身也是一个模块，我们的模型是它的 `.module`。和第 05 章一样，它的 `state_dict()` 里，每个名字都以
+# `module.` 开头，没有包装的模型不认识：
 
 # %% id="prefix"
 with shows(RuntimeError):
@@ -470,9 +471,9 @@ print(f"max|mean of these gradients − gradients through DDP| = {(mean - ranks[
 # So in training, call the wrapper: `F.cross_entropy(ddp(x), y)`, as in the first comparison. What needs another
 # method goes into the model's `forward`. In evaluation, with no backward to come, `ddp.module(x)` is fine.
 
-# %% [markdown] id="break-why" lang="zh" sync="7fa34799:12622594"
-# 没有报错，损失也像样，梯度却不相同。缺的正是求平均：最后一行里我们补上它，就得到 DDP 的梯度。从这里起，每个
-# rank 各练各的模型。参数上的钩子都在，但要靠 DDP 自己的 `forward` 为反向传播做好准备；绕过了它，
+# %% [markdown] id="break-why" lang="zh" sync="7fa34799:647f87f8"
+# 没有报错，损失之差也和先前一样，梯度却不再相同：没有人求平均。最后一行里我们自己补上，就得到先前 DDP 的梯度。
+# 从这里起，每个 rank 各练各的模型。参数上的钩子，要由 DDP 自己的 `forward` 准备好才管用；绕过了它，
 # 梯度来了，钩子也不理会。
 #
 # 所以训练时要调用包装本身，像前面那样写 `F.cross_entropy(ddp(x), y)`。要用别的方法，就把它写进模型的
@@ -488,12 +489,12 @@ print(f"max|mean of these gradients − gradients through DDP| = {(mean - ranks[
 #
 # `hint("inside_ddp-1")` gives a hint, `solution("inside_ddp-1")` the answer.
 
-# %% [markdown] id="your-turn" lang="zh" sync="7d16570b:a1a43903"
+# %% [markdown] id="your-turn" lang="zh" sync="7d16570b:6310927d"
 # ## 动手试试
 #
 # 像重建之后的 DDP 那样分桶。`sizes` 是每个参数的梯度有多少字节，顺序同 `model.parameters()`。第一个桶的上限是
-# `first_cap`，其余的是 `cap`。按发送的先后返回各个桶，每个桶是一个由字节数组成的列表。`check` 会用四个模型，
-# 和 DDP 实际的分法比对。
+# `first_cap`，其余的是 `cap`，单位都是字节。按发送的先后返回各个桶，每个桶是一个由字节数组成的列表。
+# `check` 会用四个模型，和 DDP 实际的分法比对。
 #
 # 需要提示就运行 `hint("inside_ddp-1")`，想看答案就运行 `solution("inside_ddp-1")`。
 

@@ -7,12 +7,12 @@
 # - say which gradients travel together, and read it from DDP itself;
 # - tell what DDP keeps equal on all ranks, and what it leaves to you.
 
-# %% [markdown] id="title" lang="zh" sync="92843fcc:829e4e9a"
+# %% [markdown] id="title" lang="zh" sync="92843fcc:08e30806"
 # # 06 · DDP 的内部：这层包装在什么时候做了什么？
 #
 # 第 05 章里，我们自己写了 DDP；现在打开 PyTorch 自带的 DDP。读完这一章，我们就能：
 #
-# - 说出 DDP 在构造时、前向传播时、反向传播时各发送了什么；
+# - 说出 DDP 在构造、前向传播、反向传播时各发送了什么；
 # - 说出哪些梯度一起发送，并直接从 DDP 那里读出来；
 # - 分清哪些东西 DDP 保证处处一致，哪些要我们自己管。
 
@@ -79,9 +79,9 @@ show_source(inside_ddp.deep_model, inside_ddp.profile_steps)
 # numbers each works on. It all runs on the CPU with Gloo, even where there are GPUs: the profiler sees Gloo's
 # threads.
 
-# %% [markdown] id="launch" lang="zh" sync="3c0ea862:b4a7d74e"
-# rank 0 把跟踪记录存成文件。下一个单元格从中列出每个阶段的集合通信（collective），以及每次处理的张量里有多少个
-# 数。即使有 GPU，这里也只用 CPU 和 Gloo：Gloo 的线程，性能分析器看得到。
+# %% [markdown] id="launch" lang="zh" sync="3c0ea862:b6ee011a"
+# rank 0 把跟踪记录存成文件。下一个单元格从中列出每个阶段的集合通信（collective），以及每次处理多少个数。
+# 即使有 GPU，这里也只用 CPU 和 Gloo：Gloo 的线程，性能分析器看得到。
 
 # %% id="messages"
 trace = Path("runs/inside_ddp/trace.json")
@@ -100,10 +100,10 @@ for phase in ("construct", "forward 1", "backward 1", "forward 2", "backward 2")
 # The two backward passes, from the same trace. Each block above computes one layer's gradients, last layer
 # first; the blocks below are the all-reduces. The 3,151,872 numbers, 4 bytes each, are 12.6 MB.
 
-# %% [markdown] id="see" lang="zh" sync="fcc2b229:fa6fadb5"
+# %% [markdown] id="see" lang="zh" sync="fcc2b229:dd6d9e83"
 # ## 看结果
 #
-# 下图是同一份跟踪记录里的两次反向传播。上排每一块是在算一层的梯度，从最后一层算起；下排是 all-reduce。
+# 同一份跟踪记录里的两次反向传播：上排每一块是在算一层的梯度，从最后一层算起；下排是 all-reduce。
 # 那 3,151,872 个数，每个 4 字节，就是 12.6 MB。
 
 # %% id="timeline"
@@ -114,10 +114,10 @@ plots.backward_timeline({f"step {step}": in_phase(spans, f"backward {step}") for
 # of gradients. In step 2 one of 1.05 MB begins soon after the first block and runs while others are computed; a
 # second one, 11.6 MB, again begins after the last block.
 
-# %% [markdown] id="timeline-alt" alt="timeline" lang="zh" sync="78d7ea0a:bfb58a90"
-# 上下两条时间线，共用一条以毫秒为单位的横轴。第 1 步里，十二块梯度全部算完，才开始唯一的一次 all-reduce，
-# 12.6 MB。第 2 步里，第一块算完不久，1.05 MB 的 all-reduce 就开始了，与后面的计算同时进行；
-# 另一次 11.6 MB，仍要等最后一块算完。
+# %% [markdown] id="timeline-alt" alt="timeline" lang="zh" sync="78d7ea0a:50e63c18"
+# 两条时间线共用一条横轴，单位是毫秒。第 1 步里，十二块梯度全部算完，才开始唯一一次 12.6 MB 的 all-reduce。
+# 第 2 步里，第一块算完不久，1.05 MB 的 all-reduce 就开始了，与后面的计算同时进行；11.6 MB 的那次，仍要等最后一块
+# 算完。
 
 # %% id="claim"
 for step in (1, 2):
@@ -135,13 +135,13 @@ for step in (1, 2):
 # To look around in the trace, open `runs/inside_ddp/trace.json`, beside this notebook, in a viewer such as
 # [Perfetto](https://ui.perfetto.dev). Search for `gloo:all_reduce`; Gloo's threads are called `pt_gloo_runloop`.
 
-# %% [markdown] id="read" lang="zh" sync="bf9f1c4f:bd3dc888"
+# %% [markdown] id="read" lang="zh" sync="bf9f1c4f:d1fc8776"
 # **答案是 (c)**。第 1 步里，一次 all-reduce 发送全部梯度，要等最后一个梯度算完才能开始：先计算，后通信，
 # 没有**重叠**（overlap）。第 2 步有两个桶，第一个桶发送时，反向传播还在继续；可是第二个桶装着十二层里的
 # 十一层，仍要等到最后。模型不到 25 MB 时，默认设置下只有首桶能提前发送。
 #
-# 想自己翻看跟踪记录，可以用 [Perfetto](https://ui.perfetto.dev) 这类查看器，打开这个 notebook 旁边的
-# `runs/inside_ddp/trace.json`，再搜索 `gloo:all_reduce`。名叫 `pt_gloo_runloop` 的是 Gloo 的线程。
+# 想自己翻看，可以用 [Perfetto](https://ui.perfetto.dev) 这类查看器打开 notebook 旁边的
+# `runs/inside_ddp/trace.json`，再搜索 `gloo:all_reduce`。Gloo 的线程叫 `pt_gloo_runloop`。
 
 # %% [markdown] id="why" lang="en"
 # ## Why
@@ -153,14 +153,14 @@ for step in (1, 2):
 # every rank compares them with its own. `broadcast of 3,151,872` is all of rank 0's weights. Here is one weight
 # before and after `DDP(layer)`; each rank starts from a seed of its own:
 
-# %% [markdown] id="why" lang="zh" sync="65d06e77:fa2ec8ee"
+# %% [markdown] id="why" lang="zh" sync="65d06e77:e35bdff4"
 # ## 为什么
 #
-# 回到前面那张消息清单，从上往下读。
+# 从上往下读前面那张消息清单。
 #
-# **construct（构造）**。各个 rank 手里必须是同一个模型。`all_gather of 1`（全收集）让大家知道每个 rank 有几个
-# 参数。`broadcast of 72` 发来 rank 0 各个参数的形状和内存排列，每层六个数，每个 rank 拿它和自己的比对。
-# `broadcast of 3,151,872` 是 rank 0 的全部权重。下面让各个 rank 用不同的种子，看同一个权重在 `DDP(layer)` 前后的值：
+# **construct（构造）**。各个 rank 手里必须是同一个模型。`all_gather of 1`（全收集）报告每个 rank 有几个参数。
+# `broadcast of 72` 是 rank 0 各个参数的形状和内存排列，每层六个数，别的 rank 拿它和自己的比对。
+# `broadcast of 3,151,872` 是 rank 0 的全部权重。下面各个 rank 用不同的种子，看同一个权重在 `DDP(layer)` 前后的值：
 
 # %% id="wrap"
 show_source(inside_ddp.wrap)
@@ -170,8 +170,8 @@ for rank, (before, after) in enumerate(spawn(inside_ddp.wrap, (100,), nprocs=2))
 # %% [markdown] id="mismatch-intro" lang="en"
 # And if one rank reads another configuration? Rank 0 builds a layer with 100 outputs, rank 1 one with 101:
 
-# %% [markdown] id="mismatch-intro" lang="zh" sync="36ab801f:df5d8554"
-# 如果形状不一样呢？比如有个 rank 读错了配置。下面 rank 0 的层有 100 个输出，rank 1 的有 101 个：
+# %% [markdown] id="mismatch-intro" lang="zh" sync="36ab801f:6a7fc12d"
+# 如果有个 rank 读错了配置呢？下面 rank 0 的层有 100 个输出，rank 1 的有 101 个：
 
 # %% id="mismatch"
 with shows(RankFailed):
@@ -192,17 +192,17 @@ with shows(RankFailed):
 # A **communication hook** is a function that DDP calls with each full bucket, in place of its own all-reduce.
 # Here `watch` writes down what is inside, then does the same all-reduce:
 
-# %% [markdown] id="rebuild" lang="zh" sync="eee3ce15:5494c1e4"
+# %% [markdown] id="rebuild" lang="zh" sync="eee3ce15:3816c8ef"
 # 一步都还没跑，rank 1 就发现了差别。构造完成以后，DDP 不再比对或复制权重。
 #
-# **backward 1**。桶里的梯度到齐才能发送，所以最好把接连算好的梯度放在一起。可这时 DDP 还没见过反向传播，
+# **backward 1**。桶里的梯度到齐才能发送，所以最好把接连算好的放在一起。可这时 DDP 还没见过反向传播，
 # 只好先把所有梯度放进一个桶，同时记下它们算好的先后。
 #
-# **forward 2**。现在 DDP 按这个先后**重建**（rebuild）各个桶。每个 rank 发送的桶必须一样，所以都以 rank 0 的顺序
-# 为准：`broadcast of 25` 是 24 个参数的顺序和桶的个数，`broadcast of 2` 是每个桶里有几个参数。
+# **forward 2**。现在 DDP 按这个先后**重建**（rebuild）各个桶。每个 rank 发送的桶必须一样，所以都听 rank 0 的：
+# `broadcast of 25` 是 24 个参数的顺序和桶的个数，`broadcast of 2` 是每个桶里有几个参数。
 #
-# 桶里有什么，可以直接问 DDP。**通信钩子**（communication hook）是一个函数，每装满一个桶，DDP 就调用它，
-# 代替自己的 all-reduce。下面的 `watch` 先记下桶里的内容，再照样做 all-reduce：
+# **通信钩子**（communication hook）是一个函数，每装满一个桶，DDP 就调用它，代替自己的 all-reduce。
+# 下面的 `watch` 先记下桶里的内容，再照样做 all-reduce：
 
 # %% id="hook-source"
 show_source(inside_ddp.record_buckets)
@@ -221,8 +221,8 @@ for step, sent in enumerate(spawn(inside_ddp.record_buckets, ({},), nprocs=2)[0]
 # - If you chose (a): you thought of the naive version in chapter 05.
 # - If you chose (b): you cut by the caps, as DDP does from step 2 on. In step 1 it does not know the order yet.
 
-# %% [markdown] id="read-buckets" lang="zh" sync="9571d6e2:ef6dc1b7"
-# 第 1 步，梯度按模型里的顺序排列。从第 2 步起，按反向传播的顺序：最后一层独占小小的首桶，其余的依次排到第 0 层。
+# %% [markdown] id="read-buckets" lang="zh" sync="9571d6e2:7826c716"
+# 第 1 步，梯度按模型里的顺序排列；从第 2 步起，按反向传播的顺序：最后一层独占首桶，其余的依次排到第 0 层。
 #
 # - 选 (a)，想的是第 05 章的第 1 版。
 # - 选 (b)，是按上限来分桶，DDP 从第 2 步起也是这样；可在第 1 步，它还不知道先后。
@@ -234,11 +234,11 @@ for step, sent in enumerate(spawn(inside_ddp.record_buckets, ({},), nprocs=2)[0]
 # The hatched bucket is full only when backward ends; all others can leave earlier. In the bottom bar every other
 # bucket, a bias, is too thin to see.
 
-# %% [markdown] id="sweep" lang="zh" sync="b134c940:a49c400c"
+# %% [markdown] id="sweep" lang="zh" sync="b134c940:ee1e7911"
 # ### 一个桶有多大？
 #
-# 还是那个函数，换几个上限。每一条都是全部梯度，按反向传播算出的先后排列，切成若干个桶。带网纹的桶要到反向传播
-# 结束才装满，其余的都能提前发送。最下面一条里，每隔一个桶装的是偏置，只有 2,048 B，窄得看不见。
+# 还是那个函数，换几个上限。每一条都是全部梯度，按反向传播的先后排列，切成桶。带网纹的桶要到反向传播
+# 结束才装满，其余的都能提前发送。最下面一条里，每隔一个桶装的是偏置，窄得看不见。
 
 # %% id="bucket-map"
 caps = {"default": None, "bucket_cap_mb=25": 25, "bucket_cap_mb=4": 4, "bucket_cap_mb=1": 1}
@@ -255,10 +255,10 @@ plots.bucket_map(sizes)
 # is that one bucket. From step 2 on the default has two, of which the first is small; `bucket_cap_mb=25` has one
 # again, a cap of 4 three equal ones, a cap of 1 twelve, a cap of 0.001 twenty-four, half of them too thin to see.
 
-# %% [markdown] id="bucket-map-alt" alt="bucket-map" lang="zh" sync="eb0dfcea:c2c70a3d"
-# 每种设置一条，长 12.6 MB。第 1 步不管上限是多少，都只有一个桶，反向传播结束时才装满。从第 2 步起：默认设置有
-# 两个桶，首桶很小；`bucket_cap_mb=25` 又只有一个；上限为 4 时是三个一样大的桶，为 1 时十二个，
-# 为 0.001 时二十四个，其中一半窄得看不见。
+# %% [markdown] id="bucket-map-alt" alt="bucket-map" lang="zh" sync="eb0dfcea:b46ee162"
+# 每种设置一条，长 12.6 MB，最后一个桶要到反向传播结束才装满。第 1 步不管上限是多少，都只有这一个桶。从第 2 步起：
+# 默认设置有两个，首桶很小；`bucket_cap_mb=25` 又只有一个；上限为 4 时是三个一样大的，为 1 时十二个，为 0.001 时
+# 二十四个，其中一半窄得看不见。
 
 # %% id="sweep-claim"
 for name, sent in sizes.items():
@@ -280,15 +280,15 @@ print(f"4 MB as a cap = {4 * 2**20:,} B")
 # So small buckets start early, and large ones pay the latency of chapter 03 less often. Step 2 again, with a cap
 # of 1 MB; where two all-reduces run at once, one is drawn in a second row:
 
-# %% [markdown] id="traps" lang="zh" sync="d01cc22b:2a3565f0"
+# %% [markdown] id="traps" lang="zh" sync="d01cc22b:1bf92ebb"
 # 有三点出人意料：
 #
 # - `bucket_cap_mb=25` 不等于默认设置。不管写哪个数，它也成了首桶的上限：这里一个桶，而不是两个。
 # - 桶要*达到*上限才关上。上限是 4 MB 时（DDP 的 MB 是 2^20 字节），四层各 1,050,624 B 同在一个桶里，
 #   共 4,202,496 B，比上限略多。
-# - 一个梯度不会拆开。上限比最小的梯度还小，每个梯度就各占一个桶：24 次 all-reduce，正是第 05 章的第 1 版。
+# - 梯度不会拆开。上限比最小的梯度还小，每个梯度就各占一个桶：24 次 all-reduce，正是第 05 章的第 1 版。
 #
-# 所以桶小，发送开始得早；桶大，第 03 章讲的时延就少付几次。下面还是第 2 步，上限改成 1 MB；两次 all-reduce
+# 所以桶小，发送开始得早；桶大，第 03 章讲的时延就少付几次。再看第 2 步，上限改成 1 MB；两次 all-reduce
 # 同时进行时，一次画在第二排：
 
 # %% id="one-mb"
@@ -302,9 +302,8 @@ plots.backward_timeline({"step 2, bucket_cap_mb=1": backward_1mb})
 # One timeline: twelve blocks of gradients above, twelve all-reduces below, in two rows where they run at the
 # same time. Most of them begin while gradients are still being computed.
 
-# %% [markdown] id="one-mb-alt" alt="one-mb" lang="zh" sync="bf5e4ca7:caa16abb"
-# 一条时间线：上排是十二块梯度计算，下面是十二次 all-reduce，同时进行的分成两排。其中大多数开始时，
-# 梯度还在计算。
+# %% [markdown] id="one-mb-alt" alt="one-mb" lang="zh" sync="bf5e4ca7:4420687d"
+# 一条时间线：上排是十二块梯度计算，下面是十二次 all-reduce，同时进行的分成两排，大多数在梯度还没算完时就已开始。
 
 # %% id="one-mb-claim"
 computed, sent = stretch(layer_gradients(backward_1mb)), collectives(backward_1mb)
@@ -345,12 +344,11 @@ for as_view in (False, True):
 # `find_unused_parameters=True` allows for steps that leave some out. Chapter 10 shows what they buy. Both change
 # when the buckets are rebuilt. All-reduces in steps 1, 2 and 3:
 
-# %% [markdown] id="static" lang="zh" sync="fcce58c3:05b5cd57"
-# 两块内存，就是那两个桶。省掉的第二份梯度，在这里是 12.6 MB。
+# %% [markdown] id="static" lang="zh" sync="fcce58c3:beb91171"
+# 两块内存，就是那两个桶。第二份梯度省掉了，这里是 12.6 MB。
 #
-# 设 `static_graph=True`，是向 DDP 承诺每一步用到的参数和用法都相同；设 `find_unused_parameters=True`，
-# 则允许某一步有参数没用到。它们能换来什么，第 10 章再讲。两者都会影响桶何时重建，
-# 看第 1、2、3 步的 all-reduce 次数：
+# 设 `static_graph=True`，是承诺每一步用到的参数和用法都相同；设 `find_unused_parameters=True`，则允许某一步
+# 有参数没用到。它们能换来什么，第 10 章再讲。两者都会影响桶何时重建，看第 1、2、3 步的 all-reduce 次数：
 
 # %% id="static-graph"
 for options in ({}, {"static_graph": True}, {"find_unused_parameters": True}):
@@ -373,11 +371,11 @@ for options in ({}, {"static_graph": True}, {"find_unused_parameters": True}):
 # What does one step leave on each rank? The next model has a BatchNorm layer. Its running mean is a **buffer** of
 # the model, not a flat buffer: a tensor that is saved, but has no gradient.
 
-# %% [markdown] id="alone" lang="zh" sync="bb13325d:d849a1eb"
+# %% [markdown] id="alone" lang="zh" sync="bb13325d:8346b2a3"
 # ## 它不管的事
 #
 # 上面那个模型的消息，我们全看过了：权重和桶的顺序各一次，梯度每步都有。走完一步之后，每个 rank 手里是什么？
-# 下面的模型里有一层批归一化（BatchNorm），它的滑动平均是**缓冲张量**（buffer）：随模型一起保存，但没有梯度，
+# 下面的模型里有一层批归一化（BatchNorm），它的滑动平均是**缓冲张量**（buffer）：随模型保存，但没有梯度，
 # 和展平缓冲区不是一回事。
 
 # %% id="step-source"
@@ -403,10 +401,10 @@ compare(ranks)
 # Two forwards before one backward broadcast twice. Some versions of PyTorch
 # [failed with BatchNorm here](https://github.com/pytorch/pytorch/issues/175024); this one does not:
 
-# %% [markdown] id="alone-why" lang="zh" sync="0470b313:ff631b0f"
-# 梯度和权重逐位相同。损失各是各的；我们没有归约过的指标，也都如此（第 04 章）。缓冲张量也不同：
-# DDP 确实会在每次前向传播之前广播 rank 0 的缓冲张量（`forward_sync_buffers`，旧版本叫 `broadcast_buffers`），
-# 可随后的前向传播里，每个 rank 又用自己的样本更新了它（第 08 章）。
+# %% [markdown] id="alone-why" lang="zh" sync="0470b313:0348b386"
+# 梯度和权重逐位相同。损失各是各的；没有归约过的指标也都如此（第 04 章）。缓冲张量也不同：每次前向传播之前，
+# DDP 会广播 rank 0 的那份（`forward_sync_buffers`，旧版本叫 `broadcast_buffers`），可随后每个 rank 又用自己的样本
+# 更新了它（第 08 章）。
 #
 # 两次前向、一次反向，就会广播两次。有些版本的 PyTorch
 # [碰到 BatchNorm 会在这里报错](https://github.com/pytorch/pytorch/issues/175024)，这个版本不会：
@@ -423,9 +421,9 @@ compare(spawn(inside_ddp.train_step, (twice,), nprocs=2))
 # The wrapper is a module around yours, its `.module`. As in chapter 05, every name that you save from it begins
 # with `module.`, and the plain model does not know these names:
 
-# %% [markdown] id="module" lang="zh" sync="9b3ce069:95662169"
-# 包装本身也是一个模块，我们的模型是它的 `.module`。和第 05 章一样，它的 `state_dict()` 里，每个名字都以
-# `module.` 开头，没有包装的模型不认识：
+# %% [markdown] id="module" lang="zh" sync="9b3ce069:eb98e89c"
+# 包装本身也是一个模块，我们的模型是它的 `.module`。和第 05 章一样，它存下的每个名字都以 `module.` 开头，
+# 没有包装的模型不认识：
 
 # %% id="prefix"
 with shows(RuntimeError):
@@ -471,13 +469,13 @@ print(f"max|mean of these gradients − gradients through DDP| = {(mean - ranks[
 # So in training, call the wrapper: `F.cross_entropy(ddp(x), y)`, as in the first comparison. What needs another
 # method goes into the model's `forward`. In evaluation, with no backward to come, `ddp.module(x)` is fine.
 
-# %% [markdown] id="break-why" lang="zh" sync="7fa34799:647f87f8"
+# %% [markdown] id="break-why" lang="zh" sync="7fa34799:051cf06d"
 # 没有报错，损失之差也和先前一样，梯度却不再相同：没有人求平均。最后一行里我们自己补上，就得到先前 DDP 的梯度。
 # 从这里起，每个 rank 各练各的模型。参数上的钩子，要由 DDP 自己的 `forward` 准备好才管用；绕过了它，
 # 梯度来了，钩子也不理会。
 #
-# 所以训练时要调用包装本身，像前面那样写 `F.cross_entropy(ddp(x), y)`。要用别的方法，就把它写进模型的
-# `forward`。评估时没有反向传播，用 `ddp.module(x)` 没有问题。
+# 所以训练时要调用包装本身，像前面那样写 `F.cross_entropy(ddp(x), y)`。要用别的方法，就写进模型的 `forward`。
+# 评估时没有反向传播，用 `ddp.module(x)` 没有问题。
 
 # %% [markdown] id="your-turn" lang="en"
 # ## Your turn
@@ -489,10 +487,10 @@ print(f"max|mean of these gradients − gradients through DDP| = {(mean - ranks[
 #
 # `hint("inside_ddp-1")` gives a hint, `solution("inside_ddp-1")` the answer.
 
-# %% [markdown] id="your-turn" lang="zh" sync="7d16570b:6310927d"
+# %% [markdown] id="your-turn" lang="zh" sync="7d16570b:f3515c3c"
 # ## 动手试试
 #
-# 像重建之后的 DDP 那样分桶。`sizes` 是每个参数的梯度有多少字节，顺序同 `model.parameters()`。第一个桶的上限是
+# 像重建之后的 DDP 那样分桶。`sizes` 是每个参数的梯度有多少字节，顺序同 `model.parameters()`。首桶的上限是
 # `first_cap`，其余的是 `cap`，单位都是字节。按发送的先后返回各个桶，每个桶是一个由字节数组成的列表。
 # `check` 会用四个模型，和 DDP 实际的分法比对。
 #

@@ -506,6 +506,42 @@ ROWS = [
         "        if False:\n",
         "tests/test_plots_collectives.py::test_what_is_not_promised_is_hatched_and_named_in_the_legend",
     ),
+    Break(  # the order of the model, where backward begins with the last layer
+        "ddp_src/exercises/inside_ddp.py",
+        "for size in reversed(sizes):",
+        "for size in sizes:",
+        "tests/lessons/test_inside_ddp.py::test_the_reference_solution_cuts_as_ddp_does",
+    ),
+    Break(  # a bucket that closes only when it is past the cap
+        "ddp_src/exercises/inside_ddp.py",
+        "if sum(bucket) >= limit:",
+        "if sum(bucket) > limit:",
+        "tests/lessons/test_inside_ddp.py::test_the_reference_solution_cuts_as_ddp_does",
+    ),
+    Break(  # a last bucket that is never sent
+        "ddp_src/exercises/inside_ddp.py",
+        "return [*closed, bucket] if bucket else closed",
+        "return closed",
+        "tests/lessons/test_inside_ddp.py::test_the_reference_solution_cuts_as_ddp_does",
+    ),
+    Break(  # around the wrapper: nobody averages the gradients, and nothing says so
+        "ddp_src/lessons/inside_ddp.py",
+        "loss = loss_of(ddp, images, labels)",
+        "loss = ddp.module.loss(images, labels)",
+        "tests/lessons/test_inside_ddp.py::test_gradients_and_weights_are_kept_equal_losses_and_buffers_not",
+    ),
+    Break(  # 25 written down is not the default: it takes away the small first bucket
+        "ddp_src/lessons/inside_ddp.py",
+        "ddp = DDP(model, **options)",
+        'ddp = DDP(model, **{"bucket_cap_mb": 25, **options})',
+        "tests/lessons/test_inside_ddp.py::test_the_buckets_are_rebuilt_in_the_order_of_backward",
+    ),
+    Break(  # two all-reduces at once counted twice
+        "ddp_src/profiler_trace.py",
+        "for start, end in _union(spans))",
+        "for start, end in ((span.start, span.end) for span in spans))",
+        "tests/test_plots_inside_ddp.py::test_overlap_counts_each_moment_once",
+    ),
 ]
 
 

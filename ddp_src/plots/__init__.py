@@ -1,6 +1,8 @@
 """Figures made from run logs. Ranks never import this: figures are drawn where the records are read."""
 
 from ddp_src.plots.accuracy import accuracy
+from ddp_src.plots.backward_timeline import backward_timeline
+from ddp_src.plots.bucket_map import bucket_map
 from ddp_src.plots.collectives import collectives
 from ddp_src.plots.dealing import dealing
 from ddp_src.plots.diagram import one_step
@@ -19,6 +21,8 @@ __all__ = [
     "RANK_LINES",
     "Joined",
     "accuracy",
+    "backward_timeline",
+    "bucket_map",
     "collectives",
     "dealing",
     "draw_run",

@@ -2,6 +2,7 @@
 
 from ddp_src.plots.accuracy import accuracy
 from ddp_src.plots.diagram import one_step
+from ddp_src.plots.inheritance import inheritance
 from ddp_src.plots.loss import losses
 from ddp_src.plots.phases import phases
 from ddp_src.plots.run import draw_run
@@ -13,6 +14,7 @@ __all__ = [
     "accuracy",
     "draw_run",
     "house_style",
+    "inheritance",
     "losses",
     "new_figure",
     "one_step",

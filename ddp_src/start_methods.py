@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
 import re
 import sys
 import tempfile
@@ -22,6 +21,7 @@ import torch.multiprocessing as mp
 from torch import Tensor, nn
 
 from ddp_src.launch import LaunchRefused, spawn
+from ddp_src.terminal import childrens_output
 
 RANKS = 2
 OURS = "ddp_src.spawn"
@@ -85,28 +85,6 @@ def private_mb() -> float | None:
     except OSError:
         return None
     return sum(int(kb) for kb in re.findall(r"Private_(?:Clean|Dirty): +(\d+) kB", text)) * 1024 / 1e6
-
-
-@contextmanager
-def childrens_output() -> Iterator[list[str]]:
-    """Catch what processes started in the block print by themselves; the list is filled at its end.
-
-    They inherit this process's stdout and stderr, which a notebook's own `print` does not use.
-    """
-    lines: list[str] = []
-    sys.stdout.flush()
-    with tempfile.TemporaryFile() as caught:
-        kept = {descriptor: os.dup(descriptor) for descriptor in (1, 2)}
-        for descriptor in kept:
-            os.dup2(caught.fileno(), descriptor)
-        try:
-            yield lines
-        finally:
-            for descriptor, own in kept.items():
-                os.dup2(own, descriptor)
-                os.close(own)
-            caught.seek(0)
-            lines += caught.read().decode(errors="replace").splitlines()
 
 
 def try_way(name: str) -> Way:

@@ -1,4 +1,4 @@
-"""Chapter 02: ranks that share an argument, a launcher of a dozen lines, three ways to meet, three to fail."""
+"""Chapter 02: an argument that ranks share, a launcher of a dozen lines, three ways to meet, and to fail."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import gc
 import multiprocessing
 import os
 import pickle
-import re
+import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +21,6 @@ from torch import Tensor
 
 from ddp_src import sources
 from ddp_src.distributed import place_of_this_rank
-from ddp_src.start_methods import childrens_output
 
 
 def touch(rank: int, seen: list, total: Tensor) -> None:
@@ -54,35 +52,40 @@ def run_rank(rank: int, fn: Callable, nprocs: int, folder: str) -> None:
     Path(folder, f"result{rank}").write_bytes(pickle.dumps(result))
     gc.collect()  # what is left of a DDP model goes before its group
     dist.destroy_process_group()
-    os._exit(0)  # at once, without what Python and torch do at their end
+    sys.stdout.flush()
+    os._exit(0)  # at once: torch's own end can abort
 
 
 def meet(rank: int) -> dict[str, float]:
     """Form a group three times; only how the ranks find one another differs. Returns each one's sum."""
     ranks = dist.get_world_size()
     [folder, *ports] = said_by_rank_0([tempfile.mkdtemp(), free_port(), free_port()])
-    dist.destroy_process_group()  # the one that `spawn` has made
+    dist.destroy_process_group()  # the one that the launcher has made
     sums = {}
 
     store = dist.FileStore(f"{folder}/store", ranks)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
-    sums["file"] = sum_of_ranks()
+    del store  # the group keeps it
+    sums["file"] = sum_of_ones()
+    dist.destroy_process_group()
 
     address = f"tcp://127.0.0.1:{ports[0]}"
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=ranks)
-    sums["TCP"] = sum_of_ranks()
+    sums["TCP"] = sum_of_ones()
+    dist.destroy_process_group()
 
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(ports[1]))  # with RANK and WORLD_SIZE
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(ports[1]))  # beside RANK and WORLD_SIZE
     dist.init_process_group("gloo")  # reads all four
-    sums["environment"] = sum_of_ranks()
+    sums["environment"] = sum_of_ones()
+    if rank == 0:
+        shutil.rmtree(folder)  # nobody uses it any more: all ranks are in the third group
     return sums
 
 
-def sum_of_ranks() -> float:
-    """Add up 1 on every rank: only a group that is complete gets it right. Then leave that group."""
+def sum_of_ones() -> float:
+    """Every rank gives 1: only in a group that is complete is the sum the number of ranks."""
     one = torch.ones(1)
     dist.all_reduce(one)
-    dist.destroy_process_group()
     return one.item()
 
 
@@ -106,21 +109,33 @@ def read_digits(reader: int, digits: np.lib.npyio.NpzFile, gate, answers) -> Non
         answers.put((reader, f"{type(error).__name__}: {error}"))
 
 
-def open_then_fork(rank: int, *, tries: int = 3) -> list[list[str]]:
-    """One process opens the file and forks two readers. Returns what each of them got, try by try."""
+def read_own(reader: int, path: Path, gate, answers) -> None:
+    with np.load(path) as digits:
+        read_digits(reader, digits, gate, answers)
+
+
+def fork_readers(target: Callable, digits: object) -> list[str]:
+    """Fork two readers that run `target` on `digits`, and return what each of them got."""
     fork = multiprocessing.get_context("fork")
-    tried = []
-    for _ in range(tries):
-        gate, answers = fork.Barrier(2), fork.SimpleQueue()
-        with np.load(sources.EMBEDDED) as digits:
-            readers = [fork.Process(target=read_digits, args=(r, digits, gate, answers)) for r in (0, 1)]
-            for reader in readers:
-                reader.start()
-            got = dict(answers.get() for _ in readers)
-            for reader in readers:
-                reader.join()
-        tried.append([got[0], got[1]])
-    return tried
+    gate, answers = fork.Barrier(2), fork.SimpleQueue()
+    readers = [fork.Process(target=target, args=(number, digits, gate, answers)) for number in (0, 1)]
+    for reader in readers:
+        reader.start()
+    got = dict(answers.get() for _ in readers)
+    for reader in readers:
+        reader.join()
+    return [got[0], got[1]]
+
+
+def open_then_fork(rank: int) -> list[str]:
+    """One process opens the file, then forks the readers."""
+    with np.load(sources.EMBEDDED) as digits:
+        return fork_readers(read_digits, digits)
+
+
+def fork_then_open(rank: int) -> list[str]:
+    """Each reader opens the file for itself."""
+    return fork_readers(read_own, sources.EMBEDDED)
 
 
 def leave_early(rank: int) -> None:
@@ -128,15 +143,3 @@ def leave_early(rank: int) -> None:
     if rank == 1:
         sys.exit()
     dist.all_reduce(torch.ones(1))
-
-
-@contextmanager
-def terminal() -> Iterator[None]:
-    """Show what processes started in the block write by themselves, each line after `terminal |`."""
-    lines: list[str] = []
-    try:
-        with childrens_output() as lines:
-            yield
-    finally:
-        for line in lines:
-            print("terminal |", re.sub(r'File ".*/(?=[^/]+/[^/]+\.py")', 'File "…/', line))

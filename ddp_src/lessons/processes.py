@@ -10,6 +10,7 @@ import shutil
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -143,3 +144,9 @@ def leave_early(rank: int) -> None:
     if rank == 1:
         sys.exit()
     dist.all_reduce(torch.ones(1))
+
+
+def work_on(rank: int) -> None:
+    """Never come to an end."""
+    while True:
+        time.sleep(1)

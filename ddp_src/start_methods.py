@@ -117,7 +117,9 @@ def try_way(name: str) -> Way:
 
 def try_each(rank: int) -> list[Way]:
     """Python's own ways, tried from a process that has torch loaded and nothing else of the notebook."""
-    known = multiprocessing.get_all_start_methods()
+    known = set(multiprocessing.get_all_start_methods())
+    if sys.platform == "darwin":
+        known.remove("fork")  # macOS has it, but a fork can crash there, as Python's documentation says
     return [try_way(name) for name in ("fork", "forkserver", "spawn") if name in known]
 
 

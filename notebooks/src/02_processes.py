@@ -108,16 +108,20 @@ print(f"{seen = }, {total = }")
 
 # %% [markdown] id="print" lang="en"
 # The last line answers the question; the reason follows below. First the other one: **where did the print
-# go?** Each rank inherits the standard output of its parent, the kernel. That is not the cell, to which only
-# the kernel's own `print` leads. With some kernels such lines come up under the cell that runs; with others
-# they end in the terminal where Jupyter was started. They say nothing of their rank and come in any order.
+# go?** Each rank inherits the standard output of its parent, the kernel. The kernel's own `print` goes another
+# way, and only that way leads to the cell.
+#
+# So it depends on the kernel's version: such lines come up under the cell that runs, or they end in the
+# terminal where Jupyter was started. They say nothing of their rank and come in any order.
 #
 # `spawn` of this project sends them where you look, with the rank that printed them:
 
 # %% [markdown] id="print" lang="zh"
-# 最后一行就是答案，原因留到下面再说。先看另一个问题：**我打印的东西去哪儿了？** 每个 rank 继承的是父进程，
-# 也就是内核的标准输出；而单元格里能看到的，是内核自己用 `print` 打印的内容，两者不是一回事。有的内核会把这些行
-# 显示在正在运行的单元格下面；有的则留在启动 Jupyter 的那个终端里。它们既不写是谁打印的，先后次序也没有保证。
+# 最后一行就是答案，原因留到下面再说。先看另一个问题：**我打印的东西去哪儿了？** 每个 rank 继承的是父进程
+# （也就是内核）的标准输出；而内核自己的 `print` 走的是另一条路，只有那条路才通到单元格。
+#
+# 所以要看内核的版本：有的会把这些行显示在正在运行的单元格下面，有的则留在启动 Jupyter 的那个终端里。
+# 它们既不写是谁打印的，先后次序也没有保证。
 #
 # 本项目的 `spawn` 会把它们送到我们眼前，并写明是哪个 rank 打印的：
 
@@ -127,11 +131,13 @@ _ = spawn(processes.introduce, nprocs=2)
 
 # %% [markdown] id="told" lang="en"
 # Nothing in the function counts processes. Whoever starts them, the launcher, puts `RANK`, `LOCAL_RANK` and
-# `WORLD_SIZE` into the environment of each. `torchrun` does exactly the same.
+# `WORLD_SIZE` into the environment of each. `torchrun` does exactly the same. Read them without a default: a
+# program that says `os.environ.get("RANK", 0)` goes on when nobody has launched it, alone and without a word.
 
 # %% [markdown] id="told" lang="zh"
 # 这个函数自己并没有去数进程。编号是启动器给的：谁启动这些进程，谁就把 `RANK`、`LOCAL_RANK` 和 `WORLD_SIZE`
-# 写进每个进程的环境变量。`torchrun` 也是这么做的。
+# 写进每个进程的环境变量。`torchrun` 也是这么做的。读的时候不要给默认值：写成 `os.environ.get("RANK", 0)`，
+# 没有启动器时程序也会一声不吭地独自跑下去。
 
 # %% [markdown] id="see" lang="en"
 # ## See it
@@ -145,7 +151,8 @@ _ = spawn(processes.introduce, nprocs=2)
 # - **forkserver** starts one fresh Python, the server, and forks that for every process.
 #
 # The fourth column below is this project's `spawn`: on Linux a forkserver that has torch loaded already,
-# elsewhere the slow way. Every entry comes from two ranks that ran this:
+# elsewhere the slow way. Most entries come from two ranks that ran the function below; a function of a cell
+# and an open file are handed over, to see what happens.
 
 # %% [markdown] id="see" lang="zh"
 # ## 看结果
@@ -158,13 +165,15 @@ _ = spawn(processes.introduce, nprocs=2)
 # - **forkserver**：先启动一个全新的 Python 当服务进程，以后每要一个进程，就从它 fork 一个。
 #
 # 图中第四列是本项目的 `spawn`：在 Linux 上，它用的是一个已经载入 torch 的 forkserver；在别的系统上，就是慢的那种。
-# 每一格都来自两个 rank 真正运行下面这个函数的结果：
+# 大多数格子都是两个 rank 运行下面这个函数的结果；单元格里的函数和打开的文件，则是直接传过去，看会怎样。
 
 # %% id="probe"
 show_source(start_methods.look)
 
 # %% id="ways"
-ways = spawn(start_methods.try_each, nprocs=1, show=False)[0]  # from a process that has torch loaded
+ways = spawn(start_methods.try_each, nprocs=1, backend="gloo", show=False)[
+    0
+]  # in a process with torch loaded
 ways.append(start_methods.try_way(start_methods.OURS))
 plots.inheritance(ways)
 
@@ -223,9 +232,11 @@ print(f"start: spawn / ddp_src.spawn = {seconds['spawn'] / seconds[start_methods
 # makes up the whole difference.
 #
 # **fork** is as quick, but takes too much along. Two forked ranks draw the same random numbers, and read from
-# one open file. And CUDA is refused although there is no GPU here: it is enough that the parent has asked
-# `torch.cuda.is_available()`. (A torch built without CUDA says "no GPU" instead.) Threads are absent in every
-# column, and only under fork is that dangerous: a lock that a thread held stays locked for ever in the copy.
+# one open file. And CUDA is refused, even where there is no GPU at all: it is enough that the parent has asked
+# `torch.cuda.is_available()`. (A torch built without CUDA says "no GPU" instead.)
+#
+# Threads are absent in every column, and only under fork is that dangerous: a lock that a thread held at that
+# moment stays locked for ever in the copy.
 # [Python's documentation](https://docs.python.org/3/library/multiprocessing.html#contexts-and-start-methods)
 # warns of it, and a notebook's kernel always has threads.
 
@@ -242,7 +253,7 @@ print(f"start: spawn / ddp_src.spawn = {seconds['spawn'] / seconds[start_methods
 # 是个全新的 Python。服务进程先把 torch 载入一次，然后再 fork，差别就全在这里。
 #
 # **fork** 同样快，可是带过来的太多。两个 fork 出来的 rank 会抽到相同的随机数，还会读同一个打开的文件。
-# CUDA 更干脆：这里根本没有 GPU，它也照样拒绝；父进程只要问过一次 `torch.cuda.is_available()` 就够了。
+# CUDA 更干脆：哪怕机器上根本没有 GPU，也照样拒绝；父进程只要问过一次 `torch.cuda.is_available()` 就够了。
 # （没有编入 CUDA 的 torch 会显示 no GPU。）
 #
 # 线程在四列里都没有，但只有 fork 会因此出事：复制的那一刻，如果某个线程正拿着锁，副本里的这把锁就永远打不开了。
@@ -308,16 +319,20 @@ for rank, by_way in enumerate(sums):
 
 # %% [markdown] id="teardown" lang="en"
 # **Why the last lines stand in this order.** A DDP model holds on to its process group. If it is still there
-# when the group goes and the process ends, torch can abort at exit, after all work was done: measured with
-# torch 2.14.1, Gloo, 2 ranks on 2 CPU cores under Linux, 11 of 47 runs ended with SIGABRT.
-# So: the function returns and lets go of the model, `gc.collect()` clears what is left, then the group is
-# destroyed, and `os._exit(0)` leaves without Python's and torch's own end. That way it was none of 70.
+# when the group goes and the process ends, torch can abort at its exit, after all the work was done. Measured
+# with torch 2.14.1, Gloo and 2 ranks on 2 CPU cores under Linux: 11 of 47 runs ended with SIGABRT.
+#
+# So the function returns and lets go of its model, `gc.collect()` clears what is left of it, and only then is
+# the group destroyed. `os._exit(0)` leaves at once, without Python's and torch's own end. That way it was none
+# of 70 runs.
 
 # %% [markdown] id="teardown" lang="zh"
 # **最后几行为什么按这个顺序。** DDP 模型一直抓着它的进程组。如果进程组已经撤销、进程要退出了，模型却还在，
-# torch 就可能在退出时中止（abort），而这时该做的事早已做完。我们用 torch 2.14.1、Gloo、2 个 rank，
-# 在 Linux 的 2 个 CPU 核上量过：47 次里有 11 次以 SIGABRT 结束。所以要先让函数返回，放开模型；再用 `gc.collect()`
-# 清掉残留；然后撤销进程组；最后用 `os._exit(0)` 直接离开，不走 Python 和 torch 自己的收尾。这样做，70 次里一次也没有。
+# torch 就可能在退出时中止（abort），而这时该做的事早已做完。用 torch 2.14.1、Gloo、2 个 rank，
+# 在 Linux 的 2 个 CPU 核上量过：47 次里有 11 次以 SIGABRT 结束。
+#
+# 所以先让函数返回，放开模型，再用 `gc.collect()` 清掉残留，然后才撤销进程组。最后的 `os._exit(0)` 直接离开，
+# 不走 Python 和 torch 自己的收尾。这样做，70 次里一次也没有。
 
 # %% [markdown] id="gpu" lang="en"
 # ## On a machine with GPUs
@@ -334,8 +349,8 @@ for rank, by_way in enumerate(sums):
 # seconds = time.perf_counter() - start
 # ```
 #
-# Without `set_device` every rank computes on GPU 0, and NCCL
-# [refuses two ranks on one card](https://github.com/facebookresearch/fairchem/issues/597). `spawn` counts
+# Where every rank says only `"cuda"` and none calls `set_device`, all of them compute on GPU 0, and NCCL
+# refuses: ["Duplicate GPU detected"](https://github.com/facebookresearch/fairchem/issues/597). `spawn` counts
 # before it starts anything. Here it is asked for one rank more than there are GPUs:
 
 # %% [markdown] id="gpu" lang="zh"
@@ -353,8 +368,8 @@ for rank, by_way in enumerate(sums):
 # seconds = time.perf_counter() - start
 # ```
 #
-# 少了 `set_device`，所有 rank 都挤在 GPU 0 上，而 NCCL
-# [不允许两个 rank 用同一块卡](https://github.com/facebookresearch/fairchem/issues/597)。
+# 如果每个 rank 都只写 `"cuda"`，又不调用 `set_device`，大家就都挤在 GPU 0 上，NCCL 会报错：
+# [“Duplicate GPU detected”](https://github.com/facebookresearch/fairchem/issues/597)。
 # `spawn` 在启动任何进程之前就会先数一数。我们故意向它要比 GPU 多一个的 rank：
 
 # %% id="gpu-count"
@@ -417,7 +432,7 @@ _ = spawn(hello, nprocs=2)
 show_source(processes.open_then_fork, processes.read_digits)
 if "fork" in mp.get_all_start_methods():  # Windows has none
     for way in (processes.open_then_fork, processes.fork_then_open):
-        for reader, got in enumerate(spawn(way, nprocs=1)[0]):
+        for reader, got in enumerate(spawn(way, nprocs=1, backend="gloo")[0]):
             print(f"{way.__name__}: reader {reader}: {got}")
 
 # %% [markdown] id="fault-file-why" lang="en"
@@ -461,18 +476,18 @@ with shows(mp.ProcessRaisedException), terminal():
 
 # %% id="mended-peer"
 with shows(RankFailed):
-    spawn(processes.leave_early, nprocs=2)
+    spawn(processes.leave_early, nprocs=2, backend="gloo")
 
 # %% [markdown] id="mended-peer-why" lang="en"
-# Rank 1, its line, and what became of rank 0. And when it is you who ends the launch? The next cell presses the
-# stop button after a second, while both ranks are in an endless loop:
+# Rank 1, its line, and what became of rank 0. And if it is you who ends the launch? Both ranks below are in an
+# endless loop, and after half a second the cell does what the stop button does:
 
 # %% [markdown] id="mended-peer-why" lang="zh"
 # rank 1、出错的那一行，还有 rank 0 的下场，都说清楚了。那么，如果是我们自己要停下来呢？下面两个 rank 都在死循环里，
-# 单元格会在一秒之后按下停止键：
+# 半秒之后，单元格替我们按下停止键：
 
 # %% id="interrupt"
-threading.Timer(1, _thread.interrupt_main).start()  # what the stop button does
+threading.Timer(0.5, _thread.interrupt_main).start()  # as the stop button does
 try:
     spawn(processes.work_on, nprocs=2)
 except KeyboardInterrupt:

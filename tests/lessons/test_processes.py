@@ -111,7 +111,7 @@ def test_the_launcher_returns_what_every_rank_returned_and_loses_no_print(capsys
 
 
 @linux
-@pytest.mark.parametrize("start", [processes.launch, functools.partial(spawn, show=False)])
+@pytest.mark.parametrize("start", [processes.launch, functools.partial(spawn, backend="gloo", show=False)])
 def test_the_ranks_find_one_another_in_three_ways(start, warm):
     assert start(processes.meet, nprocs=2) == [{"file": 2.0, "TCP": 2.0, "environment": 2.0}] * 2
 
@@ -149,13 +149,13 @@ needs_fork = pytest.mark.skipif("fork" not in mp.get_all_start_methods(), reason
 
 @needs_fork
 def test_readers_forked_after_the_file_was_opened_spoil_each_others_reading():
-    tries = [spawn(processes.open_then_fork, nprocs=1, show=False)[0] for _ in range(3)]
+    tries = [spawn(processes.open_then_fork, nprocs=1, backend="gloo", show=False)[0] for _ in range(3)]
     assert any(got != "5,000 images" for readers in tries for got in readers)
 
 
 @needs_fork
 def test_readers_that_open_the_file_themselves_read_all_of_it():
-    assert spawn(processes.fork_then_open, nprocs=1, show=False) == [["5,000 images"] * 2]
+    assert spawn(processes.fork_then_open, nprocs=1, backend="gloo", show=False) == [["5,000 images"] * 2]
 
 
 @linux
@@ -170,7 +170,7 @@ def test_plain_spawn_blames_the_rank_that_waited(warm):
 
 def test_spawn_names_the_rank_that_left():
     with pytest.raises(RankFailed) as caught:
-        spawn(processes.leave_early, nprocs=2, show=False)
+        spawn(processes.leave_early, nprocs=2, backend="gloo", show=False)
     assert (caught.value.rank, caught.value.error_type) == (1, "SystemExit")
 
 

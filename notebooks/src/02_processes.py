@@ -8,7 +8,7 @@
 # - choose a way to start processes, knowing what it costs and what it copies;
 # - read the three commonest errors of a start, and find the rank that is really at fault.
 
-# %% [markdown] id="title" lang="zh"
+# %% [markdown] id="title" lang="zh" sync="ba959e6e:54d41e0e"
 # # 02 · 进程：rank 1 是谁？我打印的东西去哪儿了？
 #
 # rank 1 就是一个进程：有人把它启动起来，给了它一个编号。启动的方式决定了它知道什么、
@@ -24,7 +24,7 @@
 # node. On a single machine rank and local rank are equal. The process that starts others is their **parent**;
 # here that is the kernel of this notebook, the process that runs its cells.
 
-# %% [markdown] id="words" lang="zh"
+# %% [markdown] id="words" lang="zh" sync="ea0af15a:c5271c5b"
 # rank 和 world size 在第 00 章已经见过。一台机器叫一个**节点**（node）；**local rank**（进程在本机内的编号）
 # 只在自己的节点上数：两个节点、每个节点 4 个 rank 时，rank 5 是第二个节点上的 local rank 1。
 # 只有一台机器时，rank 和 local rank 相等。启动别的进程的那个进程，叫它们的**父进程**（parent）；
@@ -69,7 +69,7 @@ warm_up()  # gets a process with torch ready while you read on
 #
 # Write your letter down before you read on.
 
-# %% [markdown] id="predict" lang="zh"
+# %% [markdown] id="predict" lang="zh" sync="c38447a9:85e8f1f2"
 # ## 先猜一猜
 #
 # PyTorch 自带一个启动各个 rank 的函数：`torch.multiprocessing.spawn`。用它把 Python 列表 `[]` 和张量 `zeros(1)`
@@ -86,7 +86,7 @@ warm_up()  # gets a process with torch ready while you read on
 #
 # This is what each of the two ranks runs:
 
-# %% [markdown] id="run" lang="zh"
+# %% [markdown] id="run" lang="zh" sync="69a6a193:213e6ad2"
 # ## 跑起来
 #
 # 下面是两个 rank 各自要运行的函数：
@@ -97,7 +97,7 @@ show_source(processes.touch)
 # %% [markdown] id="launch" lang="en"
 # `terminal()` catches what the two processes print by themselves and shows it with a mark in front.
 
-# %% [markdown] id="launch" lang="zh"
+# %% [markdown] id="launch" lang="zh" sync="95fc63a3:ddae0508"
 # `terminal()` 会截下这两个进程自己打印出来的东西，在每行前面加上记号再显示。
 
 # %% id="plain"
@@ -116,7 +116,7 @@ print(f"{seen = }, {total = }")
 #
 # `spawn` of this project sends them where you look, with the rank that printed them:
 
-# %% [markdown] id="print" lang="zh"
+# %% [markdown] id="print" lang="zh" sync="e12f90e3:c930630d"
 # 最后一行就是答案，原因留到下面再说。先看另一个问题：**我打印的东西去哪儿了？** 每个 rank 继承的是父进程
 # （也就是内核）的标准输出；而内核自己的 `print` 走的是另一条路，只有那条路才通到单元格。
 #
@@ -134,7 +134,7 @@ _ = spawn(processes.introduce, nprocs=2)
 # `WORLD_SIZE` into the environment of each. `torchrun` does exactly the same. Read them without a default: a
 # program that says `os.environ.get("RANK", 0)` goes on when nobody has launched it, alone and without a word.
 
-# %% [markdown] id="told" lang="zh"
+# %% [markdown] id="told" lang="zh" sync="2f64f563:4b21b6c9"
 # 这个函数自己并没有去数进程。编号是启动器给的：谁启动这些进程，谁就把 `RANK`、`LOCAL_RANK` 和 `WORLD_SIZE`
 # 写进每个进程的环境变量。`torchrun` 也是这么做的。读的时候不要给默认值：写成 `os.environ.get("RANK", 0)`，
 # 没有启动器时程序也会一声不吭地独自跑下去。
@@ -154,7 +154,7 @@ _ = spawn(processes.introduce, nprocs=2)
 # elsewhere the slow way. Most entries come from two ranks that ran the function below; a function of a cell
 # and an open file are handed over, to see what happens.
 
-# %% [markdown] id="see" lang="zh"
+# %% [markdown] id="see" lang="zh" sync="fc00db71:360fea74"
 # ## 看结果
 #
 # Python 启动进程有三种方式：
@@ -186,7 +186,7 @@ plots.inheritance(ways)
 # alone. An open file is shared by fork and refused by the others. A thread is absent in all. CUDA is refused
 # after a fork; the other three report that there is no GPU.
 
-# %% [markdown] id="ways-alt" alt="ways" lang="zh"
+# %% [markdown] id="ways-alt" alt="ways" lang="zh" sync="843c9d25:e1e9b216"
 # 一张表，四列是 fork、forkserver、spawn 和 ddp_src.spawn。用 fork 和 ddp_src.spawn，rank 很快就启动好，
 # 每个 rank 独占的内存很少；forkserver 和 spawn 要慢十倍以上，内存多出几百 MB。列表参数：四种方式都是复制。
 # 张量参数：forkserver 和 spawn 是共享，另外两种是复制。父进程的变量：fork 复制，其余没有。单元格里的函数：
@@ -209,7 +209,7 @@ print(f"start: spawn / ddp_src.spawn = {seconds['spawn'] / seconds[start_methods
 # ranks take a step of −1, and the weight moves by −2: two ranks train one set of weights, and it looks like
 # twice the learning rate. **Build the model inside the function.** This project's `spawn` copies arguments.
 
-# %% [markdown] id="read" lang="zh"
+# %% [markdown] id="read" lang="zh" sync="85b84257:6fe2d715"
 # **答案是 (c)**。列表被序列化成字节，每个 rank 用这些字节各造了一个列表。张量则不同：torch 先把它的数挪进
 # **共享内存**（几个进程可以同时使用的内存），序列化的只是地址；`is_shared()` 说的就是这件事。
 # 所以两个 rank 是在同一个数上加的。
@@ -240,7 +240,7 @@ print(f"start: spawn / ddp_src.spawn = {seconds['spawn'] / seconds[start_methods
 # [Python's documentation](https://docs.python.org/3/library/multiprocessing.html#contexts-and-start-methods)
 # warns of it, and a notebook's kernel always has threads.
 
-# %% [markdown] id="why" lang="zh"
+# %% [markdown] id="why" lang="zh" sync="a30234fe:e6e21529"
 # ## 为什么
 #
 # - 选 (a)，多半是以为所有参数都像列表那样复制。
@@ -265,7 +265,7 @@ print(f"start: spawn / ddp_src.spawn = {seconds['spawn'] / seconds[start_methods
 #
 # Stripped of all comfort, a launcher is this:
 
-# %% [markdown] id="dozen" lang="zh"
+# %% [markdown] id="dozen" lang="zh" sync="eef3b94c:02792f96"
 # ## `spawn` 替我们写好的那十几行
 #
 # 去掉所有方便的功能，一个启动器就剩下这些：
@@ -278,7 +278,7 @@ show_source(processes.launch, processes.run_rank)
 # the **rendezvous**. Here it is a file, in which each writes its address. The next function forms a group in
 # three ways and, in each, adds up a 1 from every rank. We start it with the launcher above:
 
-# %% [markdown] id="rendezvous" lang="zh"
+# %% [markdown] id="rendezvous" lang="zh" sync="33fa6d76:733a6079"
 # 各个 rank 是分别启动的，谁也不知道别人在哪里。它们彼此找到的过程，叫 **rendezvous**（会合）。
 # 上面用的是一个文件，每个 rank 把自己的地址写进去。下面的函数用三种方式各建一次进程组，每次都让所有 rank 各交出一个 1，
 # 再加起来。我们就用上面这个启动器来运行它：
@@ -304,7 +304,7 @@ for rank, by_way in enumerate(sums):
 # libuv support"; [setting `USE_LIBUV=0` helps](https://github.com/pytorch/pytorch/issues/139990). `spawn`
 # uses a file, so neither can happen to it.
 
-# %% [markdown] id="meet-why" lang="zh"
+# %% [markdown] id="meet-why" lang="zh" sync="49713543:606882d0"
 # 三种方式，结果一样：2 个 rank 都到齐了。
 #
 # | 方式 | 每个 rank 要知道 | 什么时候用 |
@@ -326,7 +326,7 @@ for rank, by_way in enumerate(sums):
 # the group destroyed. `os._exit(0)` leaves at once, without Python's and torch's own end. That way it was none
 # of 70 runs.
 
-# %% [markdown] id="teardown" lang="zh"
+# %% [markdown] id="teardown" lang="zh" sync="03f20a36:7a59fa68"
 # **最后几行为什么按这个顺序。** DDP 模型一直抓着它的进程组。如果进程组已经撤销、进程要退出了，模型却还在，
 # torch 就可能在退出时中止（abort），而这时该做的事早已做完。用 torch 2.14.1、Gloo、2 个 rank，
 # 在 Linux 的 2 个 CPU 核上量过：47 次里有 11 次以 SIGABRT 结束。
@@ -353,7 +353,7 @@ for rank, by_way in enumerate(sums):
 # refuses: ["Duplicate GPU detected"](https://github.com/facebookresearch/fairchem/issues/597). `spawn` counts
 # before it starts anything. Here it is asked for one rank more than there are GPUs:
 
-# %% [markdown] id="gpu" lang="zh"
+# %% [markdown] id="gpu" lang="zh" sync="192e3b20:70679b57"
 # ## 在有 GPU 的机器上
 #
 # 一个 rank 用一块 GPU，按 *local* rank 来选，因为每台机器上的 GPU 都从 0 重新编号：
@@ -381,7 +381,7 @@ print({name: dist.Backend.backend_capability[name] for name in ("nccl", "gloo")}
 # The last line lists the devices that each backend serves. `mps`, the GPU of an Apple computer, is in neither
 # list: there DDP runs on the CPU, with Gloo.
 
-# %% [markdown] id="gpu-why" lang="zh"
+# %% [markdown] id="gpu-why" lang="zh" sync="3ca9f87d:b3899f72"
 # 最后一行列出了两个后端各支持哪些设备。苹果电脑的 GPU 叫 `mps`，两边都没有：在那里，DDP 只能用 Gloo 在 CPU 上跑。
 
 # %% [markdown] id="break" lang="en"
@@ -389,7 +389,7 @@ print({name: dist.Backend.backend_capability[name] for name in ("nccl", "gloo")}
 #
 # **First: a function from a cell.** Nothing looks more natural in a notebook:
 
-# %% [markdown] id="break" lang="zh"
+# %% [markdown] id="break" lang="zh" sync="1e822ed7:9999160a"
 # ## 弄坏它
 #
 # **第一种：单元格里的函数。** 在 notebook 里，没有比这更自然的写法了：
@@ -411,7 +411,7 @@ with shows(mp.ProcessExitedException), terminal():
 # with nothing in it. A main guard (`if __name__ == "__main__":`) does not help. Two things do: keep the
 # function in a module, as the lessons here do, or send it by value with all that it uses. `spawn` does that:
 
-# %% [markdown] id="fault-cell-why" lang="zh"
+# %% [markdown] id="fault-cell-why" lang="zh" sync="6a301607:8ea3aeab"
 # 单元格抛出的错误只说了一句 “exit code 1”。真正的原因在那个进程自己打印的内容里：函数序列化之后只剩一个名字，这里是
 # `__main__` 里的 `hello`；而新的 Python 有它自己的 `__main__`，里面什么也没有。
 # 写上 `if __name__ == "__main__":` 也没用。
@@ -425,7 +425,7 @@ _ = spawn(hello, nprocs=2)
 # **Second: a file opened before the fork.** The parent opens the digits, then forks two readers. In the
 # second line each reader opens the file for itself:
 
-# %% [markdown] id="fault-file" lang="zh"
+# %% [markdown] id="fault-file" lang="zh" sync="1be06e1a:350e2b93"
 # **第二种：fork 之前就打开了文件。** 父进程先打开数字数据，再 fork 出两个进程来读。第二行则是每个进程各开各的：
 
 # %% id="fault-fork"
@@ -441,7 +441,7 @@ if "fork" in mp.get_all_start_methods():  # Windows has none
 # the errors are others. A `DataLoader` whose workers are forked does the same to a data set that opened its
 # file in `__init__`. Open it where it is read.
 
-# %% [markdown] id="fault-file-why" lang="zh"
+# %% [markdown] id="fault-file-why" lang="zh" sync="9d67289e:2e4ff73e"
 # 文件是完好的，也没有人改过它。问题在于，读到哪里了这个位置属于打开的文件，不属于进程：一个进程往前读，另一个的位置也跟着动，
 # 两边读到的都是错位的碎片。再运行一次，报错又会不同。
 #
@@ -452,7 +452,7 @@ if "fork" in mp.get_all_start_methods():  # Windows has none
 # **Third: a rank that is gone.** Rank 1 finds nothing to do and exits; rank 0 waits for it in an all-reduce.
 # First under the dozen lines:
 
-# %% [markdown] id="fault-rank" lang="zh"
+# %% [markdown] id="fault-rank" lang="zh" sync="0c2577ca:5c55ab7e"
 # **第三种：有个 rank 不在了。** rank 1 发现没事可做，就退出了；rank 0 还在 all-reduce 里等它。先用上面那十几行来启动：
 
 # %% id="fault-peer"
@@ -466,7 +466,7 @@ with shows(mp.ProcessRaisedException), terminal():
 # the other end of the line. Rank 1 is not mentioned, since it ended with status 0, which to plain `spawn` is
 # success. So whenever you read this message, look at the other ranks. This project's `spawn` does it for you:
 
-# %% [markdown] id="fault-peer-why" lang="zh"
+# %% [markdown] id="fault-peer-why" lang="zh" sync="3e4fefee:170b5672"
 # “Process 0 terminated”：被点名的恰恰是没做错事的那个。“Connection closed by peer” 说的是对端关闭了连接，
 # 有时也会是 “Connection reset by peer”；**对端**（peer）就是连接另一头的那个进程。
 # 一个 rank 看到这句话，说明是*别的* rank 不在了。
@@ -482,7 +482,7 @@ with shows(RankFailed):
 # Rank 1, its line, and what became of rank 0. And if it is you who ends the launch? Both ranks below are in an
 # endless loop, and after half a second the cell does what the stop button does:
 
-# %% [markdown] id="mended-peer-why" lang="zh"
+# %% [markdown] id="mended-peer-why" lang="zh" sync="07ff96aa:ec450bd0"
 # rank 1、出错的那一行，还有 rank 0 的下场，都说清楚了。那么，如果是我们自己要停下来呢？下面两个 rank 都在死循环里，
 # 半秒之后，单元格替我们按下停止键：
 
@@ -498,7 +498,7 @@ except KeyboardInterrupt:
 # value, arguments copied, prints with their rank, a quick start, the first cause named, and nothing left over.
 # What it does when ranks hang is for chapter 13.
 
-# %% [markdown] id="interrupt-why" lang="zh"
+# %% [markdown] id="interrupt-why" lang="zh" sync="4f92c388:054abd4f"
 # 没有哪个 rank 留下来占着内存或端口。在那十几行之外，`spawn` 多做的就是这些：函数按值传送，参数各复制一份，
 # 打印时写明 rank，启动得快，报出最先出错的是谁，而且什么也不会留下。各个 rank 卡住时它怎么办，第 13 章再说。
 
@@ -510,7 +510,7 @@ except KeyboardInterrupt:
 #
 # `hint("processes-1")` gives a hint, `solution("processes-1")` the answer.
 
-# %% [markdown] id="your-turn" lang="zh"
+# %% [markdown] id="your-turn" lang="zh" sync="6c314764:1c12e989"
 # ## 动手试试
 #
 # 启动器在每个节点上启动 `ranks_per_node` 个 rank：最前面的几个归第一个节点，接着的几个归第二个，依此类推。
@@ -536,7 +536,7 @@ check("processes-1", place)
 # [sharing tensors between processes](https://docs.pytorch.org/docs/stable/notes/multiprocessing.html) ·
 # [`init_process_group`](https://docs.pytorch.org/docs/stable/distributed.html#initialization)
 
-# %% [markdown] id="next" lang="zh"
+# %% [markdown] id="next" lang="zh" sync="c92b5e62:f9a189cb"
 # ## 接下来
 #
 # 各个 rank 会合之后，能互相说些什么？第 03 章来看，每一种集合通信会在每个 rank 上留下什么。

@@ -33,13 +33,7 @@ def written(axes):
 
 def test_every_fate_is_written_in_the_cell_of_its_way_and_thing():
     table = inheritance(WAYS).axes[2]
-    marks = {
-        COPIED: "○ copied",
-        SHARED: "● shared",
-        ABSENT: "– absent",
-        REFUSED: "× refused",
-        NO_GPU: "? no GPU",
-    }
+    marks = {COPIED: "○", SHARED: "●", ABSENT: "–", REFUSED: "×", NO_GPU: "?"}
     assert written(table) == {
         (column, row): f"{marks[fate]} {fate}"
         for column, one in enumerate(WAYS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -10,15 +11,17 @@ from matplotlib.patches import Rectangle
 
 from ddp_src.errors import DataError
 from ddp_src.plots.style import house_style, new_figure
-from ddp_src.start_methods import ABSENT, COPIED, NO_GPU, REFUSED, SHARED, Way
+
+if TYPE_CHECKING:  # it loads torch, which drawing does not need
+    from ddp_src.start_methods import Way
 
 # fate: mark and fill
 _LOOK = {
-    COPIED: ("○", "#DCEFFA"),
-    SHARED: ("●", "#FFD9A0"),
-    ABSENT: ("–", "#FFFFFF"),
-    REFUSED: ("×", "#F6C8D8"),
-    NO_GPU: ("?", "#EEEEEE"),
+    "copied": ("○", "#DCEFFA"),
+    "shared": ("●", "#FFD9A0"),
+    "absent": ("–", "#FFFFFF"),
+    "refused": ("×", "#F6C8D8"),
+    "no GPU": ("?", "#EEEEEE"),
 }
 _BAR = {"color": "#BFE3F7", "edgecolor": "black", "width": 0.55}
 
@@ -68,5 +71,5 @@ def _cell(axes: Axes, column: int, row: int, fate: str) -> None:
     mark, fill = _LOOK[fate]
     corner = (column - 0.47, row - 0.44)
     axes.add_patch(Rectangle(corner, 0.94, 0.88, facecolor=fill, edgecolor="#999999", linewidth=0.8))
-    weight = "bold" if fate in (SHARED, REFUSED) else "normal"
+    weight = "bold" if fate in ("shared", "refused") else "normal"
     axes.text(column, row, f"{mark} {fate}", ha="center", va="center", fontsize=11, weight=weight)

@@ -54,7 +54,7 @@ def look(rank: int, called: float, folder: str, seen: list, total: Tensor, model
     report = {"seconds": time.monotonic() - called, "private_mb": private_mb()}
     report["has variable"] = "lr" in SETTINGS
     report["has thread"] = "of the parent" in [thread.name for thread in threading.enumerate()]
-    report["seed"] = torch.initial_seed()
+    report["random"] = torch.rand(1).item()
     report["gpu"] = try_gpu()
     seen.append(rank)
     total.add_(1)
@@ -106,7 +106,7 @@ def try_way(name: str) -> Way:
             "tensor argument": SHARED if total.item() else COPIED,
             "parent's variable": COPIED if first["has variable"] else ABSENT,
             "function of a cell": _fate_of_function(name),
-            "random state": COPIED if first["seed"] == torch.initial_seed() else ABSENT,
+            "random state": COPIED if first["random"] == reports[1]["random"] else ABSENT,
             "open file": _fate_of_file(name),
             "thread": SHARED if first["has thread"] else ABSENT,
             "CUDA context": first["gpu"],

@@ -6,7 +6,7 @@ import pytest
 from matplotlib.text import Text
 
 from ddp_src.errors import DataError
-from ddp_src.plots import inheritance, to_png
+from ddp_src.plots import arguments, inheritance, to_png
 from ddp_src.start_methods import ABSENT, COPIED, NO_GPU, REFUSED, SHARED, Way
 
 pytestmark = pytest.mark.filterwarnings("error")  # a glyph that the font lacks is a warning
@@ -61,8 +61,15 @@ def test_the_same_data_gives_the_same_bytes():
     assert to_png(inheritance(WAYS)) == to_png(inheritance(WAYS))
 
 
-def test_no_text_is_cut_off_or_overlaps_another():
-    figure = inheritance(WAYS)
+def test_the_diagram_has_two_lists_and_one_memory():
+    texts = [text.get_text() for text in arguments().findobj(Text)]
+    assert [texts.count(f"rank {rank}: list [{rank}]") for rank in (0, 1)] == [1, 1]
+    assert texts.count("shared memory\n2.0") == 1
+    assert to_png(arguments()) == to_png(arguments())
+
+
+@pytest.mark.parametrize("figure", [inheritance(WAYS), arguments()], ids=["table", "diagram"])
+def test_no_text_is_cut_off_or_overlaps_another(figure):
     to_png(figure)
     texts = [t for t in figure.findobj(Text) if t.get_visible() and t.get_text().strip()]
     boxes = {t: t.get_window_extent() for t in texts}

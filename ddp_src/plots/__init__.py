@@ -1,6 +1,7 @@
 """Figures made from run logs. Ranks never import this: figures are drawn where the records are read."""
 
 from ddp_src.plots.accuracy import accuracy
+from ddp_src.plots.arguments import arguments
 from ddp_src.plots.diagram import one_step
 from ddp_src.plots.inheritance import inheritance
 from ddp_src.plots.loss import losses
@@ -12,6 +13,7 @@ __all__ = [
     "RANK_COLORS",
     "RANK_LINES",
     "accuracy",
+    "arguments",
     "draw_run",
     "house_style",
     "inheritance",

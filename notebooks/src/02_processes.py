@@ -204,19 +204,34 @@ print(f"start: spawn / ddp_src.spawn = {seconds['spawn'] / seconds[start_methods
 # **The answer is (c).** The list was pickled: each rank built a list of its own from the bytes. For a tensor,
 # torch pickles only the address of its numbers, after moving them into **shared memory**, which several
 # processes can use at once; `is_shared()` says so. Both ranks added to the same number.
-#
-# So did the weight in the lines above: a model is made of tensors. Pass one to plain `spawn`, let each of two
-# ranks take a step of −1, and the weight moves by −2: two ranks train one set of weights, and it looks like
-# twice the learning rate. **Build the model inside the function.** This project's `spawn` copies arguments.
 
-# %% [markdown] id="read" lang="zh" sync="85b84257:6fe2d715"
+# %% [markdown] id="read" lang="zh" sync="8c738f44:fc690789"
 # **答案是 (c)**。列表被序列化成字节，每个 rank 用这些字节各造了一个列表。张量则不同：torch 先把它的数挪进
 # **共享内存**（几个进程可以同时使用的内存），序列化的只是地址；`is_shared()` 说的就是这件事。
 # 所以两个 rank 是在同一个数上加的。
-#
-# 上面几行里的权重也一样，因为模型就是由张量组成的。把模型当参数传给原生的 `spawn`，两个 rank 各走一步 −1，
+
+# %% id="travel"
+plots.arguments()
+
+# %% [markdown] id="travel-alt" alt="travel" lang="en"
+# Two paths from the parent to the ranks. Above, the parent's empty list becomes bytes, and from these rank 0
+# and rank 1 build two separate lists, [0] and [1]. Below, the tensors of the parent, of rank 0 and of rank 1
+# all point to one block of shared memory, which holds 2.
+
+# %% [markdown] id="travel-alt" alt="travel" lang="zh" sync="043ca832:004367b2"
+# 从父进程到两个 rank 的两条路。上面：父进程的空列表变成字节，rank 0 和 rank 1 用它各造出一个列表，分别是 [0] 和 [1]。
+# 下面：父进程、rank 0、rank 1 的三个张量都指向同一块共享内存，里面的数是 2。
+
+# %% [markdown] id="model" lang="en"
+# The weight in the lines above went the same way: a model is made of tensors. Pass one to plain `spawn`, let
+# each of two ranks take a step of −1, and the weight moves by −2. Two ranks train one set of weights, and it
+# looks like twice the learning rate. **Build the model inside the function.** This project's `spawn` copies
+# all arguments.
+
+# %% [markdown] id="model" lang="zh" sync="dce3fd1c:7dd465bc"
+# 前面那几行里的权重也是这么走的，因为模型就是由张量组成的。把模型当参数传给原生的 `spawn`，两个 rank 各走一步 −1，
 # 权重就变了 −2：两个 rank 在训练同一份权重，看上去好像学习率翻了倍。
-# **模型要在函数里面创建。** 本项目的 `spawn` 会把参数复制给每个 rank。
+# **模型要在函数里面创建。** 本项目的 `spawn` 则会把参数给每个 rank 各复制一份。
 
 # %% [markdown] id="why" lang="en"
 # ## Why
@@ -229,7 +244,7 @@ print(f"start: spawn / ddp_src.spawn = {seconds['spawn'] / seconds[start_methods
 #
 # **Time and memory** go by one thing: does each rank load torch for itself? Under spawn it does, and under a
 # bare forkserver too, for the server is a fresh Python. A server that loads torch once, before it is forked,
-# makes up the whole difference.
+# makes up the whole difference. (A rank's own memory is what it shares with no other process.)
 #
 # **fork** is as quick, but takes too much along. Two forked ranks draw the same random numbers, and read from
 # one open file. And CUDA is refused, even where there is no GPU at all: it is enough that the parent has asked
@@ -240,7 +255,7 @@ print(f"start: spawn / ddp_src.spawn = {seconds['spawn'] / seconds[start_methods
 # [Python's documentation](https://docs.python.org/3/library/multiprocessing.html#contexts-and-start-methods)
 # warns of it, and a notebook's kernel always has threads.
 
-# %% [markdown] id="why" lang="zh" sync="a30234fe:e6e21529"
+# %% [markdown] id="why" lang="zh" sync="445a588c:1c349615"
 # ## 为什么
 #
 # - 选 (a)，多半是以为所有参数都像列表那样复制。
@@ -251,6 +266,7 @@ print(f"start: spawn / ddp_src.spawn = {seconds['spawn'] / seconds[start_methods
 #
 # **时间和内存**取决于一件事：是不是每个 rank 都要自己载入 torch。spawn 要；普通的 forkserver 也要，因为服务进程
 # 是个全新的 Python。服务进程先把 torch 载入一次，然后再 fork，差别就全在这里。
+# （图中的 own memory 是不与别的进程共用的那部分内存。）
 #
 # **fork** 同样快，可是带过来的太多。两个 fork 出来的 rank 会抽到相同的随机数，还会读同一个打开的文件。
 # CUDA 更干脆：哪怕机器上根本没有 GPU，也照样拒绝；父进程只要问过一次 `torch.cuda.is_available()` 就够了。

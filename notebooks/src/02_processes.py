@@ -24,8 +24,8 @@
 # node. On a single machine rank and local rank are equal. The process that starts others is their **parent**;
 # here that is the kernel of this notebook, the process that runs its cells.
 
-# %% [markdown] id="words" lang="zh" sync="ea0af15a:c5271c5b"
-# rank 和 world size 在第 00 章已经见过。一台机器叫一个**节点**（node）；**local rank**（进程在本机内的编号）
+# %% [markdown] id="words" lang="zh" sync="ea0af15a:57ec2dce"
+# rank（进程在组内的编号）和 world size（进程总数）在第 00 章已经见过。一台机器叫一个**节点**（node）；**local rank**（进程在本机内的编号）
 # 只在自己的节点上数：两个节点、每个节点 4 个 rank 时，rank 5 是第二个节点上的 local rank 1。
 # 只有一台机器时，rank 和 local rank 相等。启动别的进程的那个进程，叫它们的**父进程**（parent）；
 # 在这里，父进程就是这个 notebook 的**内核**（kernel），也就是运行单元格的那个进程。
@@ -237,7 +237,7 @@ plots.arguments()
 # ## Why
 #
 # - If you chose (a): you thought that all arguments are copied, as the list is.
-# - If you chose (b): you thought of threads, which share everything.
+# - If you chose (b): you thought of **threads**, which run inside one process and share all that it has.
 #
 # Now read the table. "Copied": every rank has its own. "Shared": all have the same one. "Absent": nothing
 # came across, the rank has what a fresh process has. "Refused": it is an error.
@@ -247,7 +247,8 @@ plots.arguments()
 # makes up the whole difference. (A rank's own memory is what it shares with no other process.)
 #
 # **fork** is as quick, but takes too much along. Two forked ranks draw the same random numbers, and read from
-# one open file. And CUDA is refused, even where there is no GPU at all: it is enough that the parent has asked
+# one open file. And a process that wants to use a GPU sets up a **CUDA context** for it, which cannot be
+# forked: CUDA is refused, even where there is no GPU at all. It is enough that the parent has asked
 # `torch.cuda.is_available()`. (A torch built without CUDA says "no GPU" instead.)
 #
 # Threads are absent in every column, and only under fork is that dangerous: a lock that a thread held at that
@@ -255,11 +256,11 @@ plots.arguments()
 # [Python's documentation](https://docs.python.org/3/library/multiprocessing.html#contexts-and-start-methods)
 # warns of it, and a notebook's kernel always has threads.
 
-# %% [markdown] id="why" lang="zh" sync="445a588c:1c349615"
+# %% [markdown] id="why" lang="zh" sync="3959e56a:2a6f3093"
 # ## 为什么
 #
 # - 选 (a)，多半是以为所有参数都像列表那样复制。
-# - 选 (b)，多半是想到了线程，线程之间什么都共用。
+# - 选 (b)，多半是想到了线程（thread）：它们在同一个进程里运行，什么都共用。
 #
 # 再来读这张表。copied（复制）：每个 rank 各有一份；shared（共享）：大家用的是同一个；absent（没有）：
 # 什么也没带过来，rank 手里的和新进程一样；refused（拒绝）：直接报错。
@@ -269,7 +270,9 @@ plots.arguments()
 # （图中的 own memory 是不与别的进程共用的那部分内存。）
 #
 # **fork** 同样快，可是带过来的太多。两个 fork 出来的 rank 会抽到相同的随机数，还会读同一个打开的文件。
-# CUDA 更干脆：哪怕机器上根本没有 GPU，也照样拒绝；父进程只要问过一次 `torch.cuda.is_available()` 就够了。
+#
+# 进程要用 GPU，得先建立一个 **CUDA 上下文**（CUDA context），而它不能 fork。所以 CUDA 直接拒绝，
+# 哪怕机器上根本没有 GPU；父进程只要问过一次 `torch.cuda.is_available()` 就够了。
 # （没有编入 CUDA 的 torch 会显示 no GPU。）
 #
 # 线程在四列里都没有，但只有 fork 会因此出事：复制的那一刻，如果某个线程正拿着锁，副本里的这把锁就永远打不开了。
@@ -291,13 +294,15 @@ show_source(processes.launch, processes.run_rank)
 
 # %% [markdown] id="rendezvous" lang="en"
 # The ranks are started one by one, and none knows where the others are. How they find one another is called
-# the **rendezvous**. Here it is a file, in which each writes its address. The next function forms a group in
-# three ways and, in each, adds up a 1 from every rank. We start it with the launcher above:
+# the **rendezvous**; after it they form a **process group**, all of whose members can talk to each other. Here
+# they meet through a file, in which each writes its address. The next function forms a group in three ways
+# and adds up a 1 from every rank in each. The launcher above starts it:
 
-# %% [markdown] id="rendezvous" lang="zh" sync="33fa6d76:733a6079"
-# 各个 rank 是分别启动的，谁也不知道别人在哪里。它们彼此找到的过程，叫 **rendezvous**（会合）。
-# 上面用的是一个文件，每个 rank 把自己的地址写进去。下面的函数用三种方式各建一次进程组，每次都让所有 rank 各交出一个 1，
-# 再加起来。我们就用上面这个启动器来运行它：
+# %% [markdown] id="rendezvous" lang="zh" sync="51f8abb9:4f6ee108"
+# 各个 rank 是分别启动的，谁也不知道别人在哪里。它们彼此找到的过程，叫 **rendezvous**（会合）；会合之后，
+# 它们组成一个**进程组**（process group），组里的成员可以互相通信。上面用的是一个文件，每个 rank 把自己的地址写进去。
+#
+# 下面的函数用三种方式各建一次进程组，每次都让所有 rank 各交出一个 1，再加起来。我们就用上面这个启动器来运行它：
 
 # %% id="meet"
 show_source(processes.meet)
@@ -342,10 +347,10 @@ for rank, by_way in enumerate(sums):
 # the group destroyed. `os._exit(0)` leaves at once, without Python's and torch's own end. That way it was none
 # of 70 runs.
 
-# %% [markdown] id="teardown" lang="zh" sync="03f20a36:7a59fa68"
+# %% [markdown] id="teardown" lang="zh" sync="03f20a36:691d9f8a"
 # **最后几行为什么按这个顺序。** DDP 模型一直抓着它的进程组。如果进程组已经撤销、进程要退出了，模型却还在，
 # torch 就可能在退出时中止（abort），而这时该做的事早已做完。用 torch 2.14.1、Gloo、2 个 rank，
-# 在 Linux 的 2 个 CPU 核上量过：47 次里有 11 次以 SIGABRT 结束。
+# 在 Linux 的 2 个 CPU 核上量过：47 次里有 11 次以 SIGABRT（中止信号）结束。
 #
 # 所以先让函数返回，放开模型，再用 `gc.collect()` 清掉残留，然后才撤销进程组。最后的 `os._exit(0)` 直接离开，
 # 不走 Python 和 torch 自己的收尾。这样做，70 次里一次也没有。
@@ -438,11 +443,12 @@ with shows(mp.ProcessExitedException), terminal():
 _ = spawn(hello, nprocs=2)
 
 # %% [markdown] id="fault-file" lang="en"
-# **Second: a file opened before the fork.** The parent opens the digits, then forks two readers. In the
-# second line each reader opens the file for itself:
+# **Second: a file opened before the fork.** A process opens the file of digits, then forks two readers. In
+# `fork_then_open` all is the same, but each reader opens the file for itself:
 
-# %% [markdown] id="fault-file" lang="zh" sync="1be06e1a:350e2b93"
-# **第二种：fork 之前就打开了文件。** 父进程先打开数字数据，再 fork 出两个进程来读。第二行则是每个进程各开各的：
+# %% [markdown] id="fault-file" lang="zh" sync="e261a9d1:81024cad"
+# **第二种：fork 之前就打开了文件。** 一个进程先打开数字数据的文件，再 fork 出两个进程来读。`fork_then_open`
+# 则只差一点：每个读的进程各开各的。
 
 # %% id="fault-fork"
 show_source(processes.open_then_fork, processes.read_digits)
@@ -468,8 +474,9 @@ if "fork" in mp.get_all_start_methods():  # Windows has none
 # **Third: a rank that is gone.** Rank 1 finds nothing to do and exits; rank 0 waits for it in an all-reduce.
 # First under the dozen lines:
 
-# %% [markdown] id="fault-rank" lang="zh" sync="0c2577ca:5c55ab7e"
-# **第三种：有个 rank 不在了。** rank 1 发现没事可做，就退出了；rank 0 还在 all-reduce 里等它。先用上面那十几行来启动：
+# %% [markdown] id="fault-rank" lang="zh" sync="0c2577ca:05b883c1"
+# **第三种：有个 rank 不在了。** rank 1 发现没事可做，就退出了；rank 0 还在 all-reduce（全归约：归约后每个
+# rank 都拿到结果）里等它。先用上面那十几行来启动：
 
 # %% id="fault-peer"
 show_source(processes.leave_early)
@@ -552,10 +559,10 @@ check("processes-1", place)
 # [sharing tensors between processes](https://docs.pytorch.org/docs/stable/notes/multiprocessing.html) ·
 # [`init_process_group`](https://docs.pytorch.org/docs/stable/distributed.html#initialization)
 
-# %% [markdown] id="next" lang="zh" sync="c92b5e62:f9a189cb"
+# %% [markdown] id="next" lang="zh" sync="c92b5e62:b34bd603"
 # ## 接下来
 #
-# 各个 rank 会合之后，能互相说些什么？第 03 章来看，每一种集合通信会在每个 rank 上留下什么。
+# 各个 rank 会合之后，能互相说些什么？第 03 章来看，每一种集合通信（collective communication）会在每个 rank 上留下什么。
 #
 # 参考资料：[Python 的启动方式](https://docs.python.org/zh-cn/3/library/multiprocessing.html#contexts-and-start-methods) ·
 # [在进程之间共享张量](https://docs.pytorch.org/docs/stable/notes/multiprocessing.html) ·

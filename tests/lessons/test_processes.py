@@ -138,9 +138,8 @@ def test_a_function_of_main_is_not_found_by_a_fresh_python(capsys, monkeypatch):
         mp.spawn(space["hello"], nprocs=1)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "terminal | Traceback (most recent call last):"
-    assert lines[-1].startswith(
-        "terminal | AttributeError: Can't get attribute 'hello' on <module '__main__'"
-    )
+    assert "AttributeError" in lines[-1]
+    assert "'hello'" in lines[-1]
     assert spawn(space["hello"], nprocs=2, show=False) == [None, None]
 
 

@@ -429,15 +429,23 @@ with shows(mp.ProcessExitedException), terminal():
 # %% [markdown] id="fault-cell-why" lang="en"
 # The error that the cell raises says "exit code 1" and no more. The reason is in what the process printed: a
 # function is pickled as a name, here `hello` in `__main__`, and the fresh Python has a `__main__` of its own
-# with nothing in it. A main guard (`if __name__ == "__main__":`) does not help. Two things do: keep the
-# function in a module, as the lessons here do, or send it by value with all that it uses. `spawn` does that:
-
-# %% [markdown] id="fault-cell-why" lang="zh" sync="6a301607:8ea3aeab"
-# 单元格抛出的错误只说了一句 “exit code 1”。真正的原因在那个进程自己打印的内容里：函数序列化之后只剩一个名字，这里是
-# `__main__` 里的 `hello`；而新的 Python 有它自己的 `__main__`，里面什么也没有。
-# 写上 `if __name__ == "__main__":` 也没用。
+# with nothing in it. A main guard (`if __name__ == "__main__":`) does not help here. In a script, though, it
+# [is needed](https://docs.python.org/3/library/multiprocessing.html#the-spawn-and-forkserver-start-methods):
+# without it every fresh Python runs the script from its top.
 #
-# 管用的办法有两个：把函数放进模块，这里的 lessons 就是这样；或者把函数连同它用到的东西按值传过去，`spawn` 就是这样：
+# In a notebook two things help: keep the function in a module, as the lessons here do, or send it by value,
+# with all that it uses. `spawn` does the second:
+
+# %% [markdown] id="fault-cell-why" lang="zh" sync="db67a5eb:1ec009ce"
+# 单元格抛出的错误只说了一句 “exit code 1”。真正的原因在那个进程自己打印的内容里：函数序列化之后只剩一个名字，
+# 这里是 `__main__` 里的 `hello`；而新的 Python 有它自己的 `__main__`，里面什么也没有。
+#
+# 写上 `if __name__ == "__main__":` 在这里没用。不过在脚本里
+# [不能没有它](https://docs.python.org/zh-cn/3/library/multiprocessing.html#the-spawn-and-forkserver-start-methods)，
+# 否则每个新的 Python 都会把脚本从头再跑一遍。
+#
+# 在 notebook 里，管用的办法有两个：把函数放进模块，这里的 lessons 就是这样；或者把函数连同它用到的东西按值传过去，
+# `spawn` 用的是后一种：
 
 # %% id="mended-cell"
 _ = spawn(hello, nprocs=2)

@@ -542,6 +542,42 @@ ROWS = [
         "for start, end in ((span.start, span.end) for span in spans))",
         "tests/test_plots_inside_ddp.py::test_overlap_counts_each_moment_once",
     ),
+    Break(
+        "ddp_src/lessons/processes.py",
+        "    sys.stdout.flush()\n",
+        "",
+        "tests/lessons/test_processes.py::test_the_launcher_returns_what_every_rank_returned_and_loses_no_print",
+    ),
+    Break(
+        "ddp_src/lessons/processes.py",
+        "        return fork_readers(read_digits, digits)",
+        "        return fork_readers(read_own, sources.EMBEDDED)",
+        "tests/lessons/test_processes.py::test_readers_forked_after_the_file_was_opened_spoil_each_others_reading",
+    ),
+    Break(
+        "ddp_src/lessons/processes.py",
+        "    if rank == 1:\n        sys.exit()",
+        "    if rank == 0:\n        sys.exit()",
+        "tests/lessons/test_processes.py::test_plain_spawn_blames_the_rank_that_waited",
+    ),
+    Break(
+        "ddp_src/terminal.py",
+        "for descriptor in (1, 2)}",
+        "for descriptor in (1,)}",
+        "tests/lessons/test_processes.py::test_both_streams_of_a_child_are_shown_with_short_paths",
+    ),
+    Break(
+        "ddp_src/exercises/processes.py",
+        "    if all(node == 0 for node, _ in places.given):",
+        "    if all(local == 0 for _, local in places.given):",
+        "tests/lessons/test_processes.py::test_divided_by_the_world_size",
+    ),
+    Break(
+        "ddp_src/plots/inheritance.py",
+        "_cell(table, column, row, way.fate[thing])",
+        "_cell(table, column, row, ways[0].fate[thing])",
+        "tests/test_plots_processes.py::test_every_fate_is_written_in_the_cell_of_its_way_and_thing",
+    ),
 ]
 
 

@@ -1,12 +1,14 @@
 """Figures made from run logs. Ranks never import this: figures are drawn where the records are read."""
 
 from ddp_src.plots.accuracy import accuracy
+from ddp_src.plots.arguments import arguments
 from ddp_src.plots.backward_timeline import backward_timeline
 from ddp_src.plots.bucket_map import bucket_map
 from ddp_src.plots.collectives import collectives
 from ddp_src.plots.dealing import dealing
 from ddp_src.plots.diagram import one_step
 from ddp_src.plots.gradients import Joined, gradient_of_halves, joined_gradients
+from ddp_src.plots.inheritance import inheritance
 from ddp_src.plots.loss import losses
 from ddp_src.plots.message_time import message_time
 from ddp_src.plots.phases import phases
@@ -21,6 +23,7 @@ __all__ = [
     "RANK_LINES",
     "Joined",
     "accuracy",
+    "arguments",
     "backward_timeline",
     "bucket_map",
     "collectives",
@@ -28,6 +31,7 @@ __all__ = [
     "draw_run",
     "gradient_of_halves",
     "house_style",
+    "inheritance",
     "joined_gradients",
     "losses",
     "message_time",

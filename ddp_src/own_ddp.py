@@ -2,7 +2,8 @@
 
 All are used alike: wrap the model on every rank, then in each step call `model.zero_grad()`,
 `loss.backward()`, `model.sync()` and `optimizer.step()`, one `backward()` for each `sync()`.
-All parameters of the model have one dtype and one device.
+All parameters of the model have one dtype and one device. A parameter that got no gradient on any rank has
+one of zeros after `sync()`, where one process has None: an optimizer with weight decay tells the two apart.
 """
 
 from __future__ import annotations

@@ -120,3 +120,10 @@ def _fastest_step(events: Sequence) -> list[Span]:
         for e in kept
     ]
     return sorted(spans, key=lambda span: span.start)
+
+
+def launched_early(spans: Sequence[Span]) -> tuple[int, int]:
+    """How many all-reduces of a step were launched before its `backward()` ended, and how many in all."""
+    (end,) = [span.end for span in spans if span.name == "backward"]
+    launches = [span.start for span in spans if span.name == "launch"]
+    return sum(start < end for start in launches), len(launches)

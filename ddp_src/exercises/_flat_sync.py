@@ -143,8 +143,8 @@ def _wrong_values(name: str, rank: int, given: Tensor, own: Sequence[Tensor], me
         return Feedback(
             f"every entry of {name} is exactly {len(own)}× too large: it starts with {got:.3g}, the mean "
             f"with {wanted:.3g}; divide the sum by the number of ranks.",
-            f"{name} 的每个数都恰好是平均值的 {len(own)} 倍：它以 {got:.3g} 开头，平均值以 {wanted:.3g} 开头；"
-            "求和之后要除以 rank 数。",
+            f"{name} 的每个数都恰好是平均值的 {len(own)} 倍：它以 {got:.3g} 开头，平均值以 {wanted:.3g} "
+            "开头；求和之后要除以 rank 数。",
         )
     if torch.equal(given, own[rank]):
         return Feedback(

@@ -168,8 +168,8 @@ def one_weight(rank, world_size):
 
 
 for world_size in (2, 1):
-    own, averaged, names = zip(*spawn(one_weight, (world_size,), nprocs=world_size, backend="gloo"))
-    print(f"{world_size} ranks: own gradients {own}, after sync() {averaged}")
+    own, averaged, names = zip(*spawn(one_weight, (world_size,), nprocs=world_size, backend="gloo"), strict=True)
+    print(f"world size {world_size}: own gradients {own}, after sync() {averaged}")
 print("in state_dict():", names[0])
 
 # %% [markdown] id="mean-why" lang="en"

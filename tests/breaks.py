@@ -262,8 +262,10 @@ ROWS = [
     ),
     Break(  # buckets that leave in the order of readiness, which differs between ranks
         "ddp_src/own_ddp.py",
-        "while len(self.works) < len(self.buckets) and self.missing[len(self.works)] == 0:",
-        "if self.missing[number] == 0:",
+        "while len(self.works) < len(self.buckets) and self.missing[len(self.works)] == 0:\n"
+        "            self.launch_next()",
+        "if self.missing[number] == 0:\n"
+        "            self.works.append(dist.all_reduce(self.buckets[number], async_op=True))",
         "tests/lessons/test_ddp_from_scratch.py::test_every_version_with_a_sync_is_one_process_in_every_case[2-overlapped]",
     ),
     Break(  # gradients that are not views of the buffer

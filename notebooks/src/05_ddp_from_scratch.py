@@ -12,8 +12,8 @@
 #
 # 能。一共五个小类，每个只比前一个多几行。读完这一章，我们就能：
 #
-# - 自己写出 `DDP` 所做的事，并证明 N 个 rank 训练出的结果和一个进程完全一样；
-# - 说清每个部分各管什么：广播、求平均、缓冲区、桶、钩子；
+# - 自己写出 `DDP` 所做的事，并证明 N 个 rank（组内的进程）训练出的结果，就是一个进程会得到的结果；
+# - 说清每个部分各管什么：广播、求平均、缓冲区、梯度桶（bucket）、钩子（hook）；
 # - 发现悄悄走散的副本，这在损失曲线上是看不出来的。
 
 # %% id="setup"
@@ -44,7 +44,7 @@ warm_up()  # gets the ranks' processes ready while you read on
 # %% [markdown] id="predict" lang="zh"
 # ## 先猜一猜
 #
-# 两个 rank 从相同的权重出发。现在把 all-reduce 删掉：此后它们各练各的，每个只用自己那一半数字。
+# 两个 rank 从相同的权重出发。现在把 all-reduce（全归约）删掉：此后它们各练各的，每个只用自己那一半数字。
 # 从哪里能看出来？
 #
 # - (a) 损失不再下降
@@ -168,7 +168,9 @@ def one_weight(rank, world_size):
 
 
 for world_size in (2, 1):
-    own, averaged, names = zip(*spawn(one_weight, (world_size,), nprocs=world_size, backend="gloo"), strict=True)
+    own, averaged, names = zip(
+        *spawn(one_weight, (world_size,), nprocs=world_size, backend="gloo"), strict=True
+    )
     print(f"world size {world_size}: own gradients {own}, after sync() {averaged}")
 print("in state_dict():", names[0])
 
@@ -215,7 +217,7 @@ show_source(own_ddp.Flat, own_ddp.lay_out)
 # ## 第 3 版：分桶
 #
 # 只有一个缓冲区，就得等第一层的梯度算好才算装满；而反向传播从损失走向输入，第一层恰恰是最后一个。
-# 换成几个缓冲区，从最后一层往前装，就能一个接一个地装满。这样的缓冲区叫**梯度桶**（bucket）。
+# 换成几个缓冲区，从最后一层往前装，就能一个接一个地装满。这样的缓冲区叫**梯度桶**，简称桶。
 # 这一版只分桶，还没有利用这个先后：所有的桶都等到最后才一起发出。
 
 # %% id="buckets-source"
@@ -225,8 +227,8 @@ show_source(own_ddp.Bucketed, own_ddp.group)
 # ## Version 4: hooks
 #
 # Now each bucket leaves when it is complete, while `backward()` works on the layers before it. To learn of that
-# moment we give every parameter a **hook**: a function that autograd calls as soon as it has written that
-# parameter's gradient. Two things need care, and both concern a layer that gets no gradient on some rank:
+# moment we give every parameter a **hook**: a function that PyTorch's autograd calls as soon as it has written
+# that parameter's gradient. Two things need care, and both concern a layer that gets no gradient on some rank:
 #
 # - its hook never runs, so its bucket is never complete: `sync()` sends what is left;
 # - on the other ranks it does run, so readiness differs between ranks. Buckets leave in the order of their
@@ -235,8 +237,8 @@ show_source(own_ddp.Bucketed, own_ddp.group)
 # %% [markdown] id="hooks" lang="zh"
 # ## 第 4 版：钩子
 #
-# 现在让每个桶一装满就出发，这时 `backward()` 还在算更前面的层。怎么知道装满了？给每个参数挂一个**钩子**（hook）：
-# 这个参数的梯度一写好，autograd 就会调用它。有两处要当心，都和“某个 rank 上没有梯度的层”有关：
+# 现在让每个桶一装满就出发，这时 `backward()` 还在算更前面的层。怎么知道装满了？给每个参数挂一个**钩子**：
+# 它是一个函数，这个参数的梯度一写好，PyTorch 的自动求导就会调用它。有两处要当心，都和“某个 rank 上没有梯度的层”有关：
 #
 # - 在这个 rank 上，它的钩子永远不会被调用，它所在的桶也就永远装不满，所以 `sync()` 要把剩下的桶发出去；
 # - 在别的 rank 上，钩子照常被调用，于是各个 rank 上桶装满的先后并不相同。所以桶要按编号依次出发，
@@ -249,18 +251,18 @@ show_source(own_ddp.Overlapped)
 # ## Prove it
 #
 # Ten steps in float64, every version, against one process on the joined batches. The ranks start from different
-# seeds on purpose, and the model has a trap in each row: two layers that share one weight (**tied**), a layer that
+# seeds on purpose, and each row of the table below has a trap: two layers that share one weight (**tied**), a layer that
 # is not trained (**frozen**), a layer that no sample uses, and one that only samples on rank 0 use.
 
 # %% [markdown] id="prove" lang="zh"
 # ## 证明它
 #
-# 每个版本都用 float64 走十步，和用合并后的 batch 训练的一个进程相比。各个 rank 故意用不同的种子，模型里每一行
-# 还埋了一个坑：两层共用一个权重（tied weights，**共享权重**）；有一层不参加训练（frozen，**冻结**）；有一层
+# 每个版本都用 float64 走十步，和用合并后的 batch 训练的一个进程相比。各个 rank 故意用不同的种子，下表的每一行
+# 还各埋了一个坑：两层共用一个权重（tied weights，**共享权重**）；有一层不参加训练（frozen，**冻结**）；有一层
 # 没有任何样本用到；还有一层只有 rank 0 的样本用到。
 
 # %% id="tricky-source"
-show_source(lesson.Tricky)
+show_source(lesson.Tricky, lesson.differences)
 
 # %% id="equal"
 ranks = spawn(lesson.differences, nprocs=2, backend="gloo")
@@ -273,28 +275,30 @@ for case in lesson.CASES:
 print(f"largest with a sync: {largest:.0e} < 1e-12: {largest < 1e-12}")
 
 # %% [markdown] id="equal-read" lang="en"
-# All four versions with a sync are one process, but for rounding; version 0 is off by about 0.1. This table, not
-# a loss curve, is what shows that your own DDP works.
+# All four versions with a sync are one process, but for rounding; version 0 is not even close. This table, not a
+# loss curve, is what shows that your own DDP works.
 
 # %% [markdown] id="equal-read" lang="zh"
-# 有同步的四个版本都和一个进程相同，只差舍入；第 0 版则差了 0.1 左右。要证明自己写的 DDP 是对的，
+# 有同步的四个版本都和一个进程相同，只差舍入；第 0 版则差得远了。要证明自己写的 DDP 是对的，
 # 靠的是这张表，而不是损失曲线。
 
 # %% [markdown] id="cost" lang="en"
 # ## What it costs
 #
 # The step time of each version, divided by that of torch's DDP. Timings jump about on a busy machine, so every
-# round runs every version, the ratio is taken within the round, and the bar is the median of 15 rounds.
+# round runs every version, the ratio is taken within the round, and the bar is the median of 41 rounds; the thin line
+# spans the middle half of them.
 
 # %% [markdown] id="cost" lang="zh"
 # ## 要花多少时间
 #
 # 下面是每个版本一步的耗时，除以 torch 的 DDP 一步的耗时。机器一忙，计时就忽高忽低，所以每一回合里所有版本都跑一遍，
-# 在同一回合之内求比值，最后取 15 个回合的中位数画成柱子。
+# 在同一回合之内求比值，最后取 41 个回合的中位数画成柱子；
+# 细线是居中那一半回合所在的范围。
 
 # %% id="times"
 ratios = {}
-for build, batch, steps in ((SimpleModel, 32, 20), (SmallCNN, 8, 2)):
+for build, batch, steps in ((SimpleModel, 32, 5), (SmallCNN, 8, 1)):
     seconds = spawn(own_ddp_timing.time_steps, (build, batch, steps), nprocs=2, backend="gloo")[0]
     ratios[f"{build.__name__}, batch {batch}"] = own_ddp_timing.ratios(seconds)
     print(
@@ -312,8 +316,8 @@ plots.version_times(ratios, against=own_ddp_timing.TORCHS)
 
 # %% [markdown] id="times-read" lang="en"
 # The one buffer is the great step: from the naive version to about what torch's DDP takes. Buckets and hooks
-# gain nothing that you could see here. Do they overlap at all? The profiler records when each all-reduce was
-# launched and when it ran, on Gloo's own threads.
+# gain nothing that you could see here. Do they overlap at all? A profiler, which records what ran when, shows each
+# all-reduce: when it was launched, and when it ran on Gloo's own threads.
 
 # %% [markdown] id="times-read" lang="zh"
 # 最大的一步是合成一个缓冲区：从 naive 一下子降到和 torch 的 DDP 差不多。分桶和钩子在这里看不出好处。
@@ -338,15 +342,15 @@ plots.version_timeline(traced)
 # 14 次、1 次、4 次 all-reduce 都在虚线之后才开始；overlapped 的 all-reduce 在反向传播进行时就已经在跑了。
 
 # %% [markdown] id="timeline-read" lang="en"
-# They do overlap: version 4 launches all its buckets from inside `backward()`. But on a CPU an all-reduce is work
-# for the same cores that compute the gradients, and both ranks keep them busy. What the sync takes less, the
-# backward pass takes more. Where the data travel by other hardware, as between GPUs, this version is what
-# makes [DDP scale](https://arxiv.org/abs/2006.15704).
+# They do overlap: version 4 launches all its buckets from inside `backward()`. But with Gloo an all-reduce is work
+# for the same cores that compute the gradients, and two ranks keep two cores busy: to do both at once saves little.
+# Between GPUs the data travel by other hardware, and there overlap is one of the things that let
+# [DDP scale to hundreds of them](https://arxiv.org/abs/2006.15704).
 
 # %% [markdown] id="timeline-read" lang="zh"
-# 确实重叠了：第 4 版的桶全都是在 `backward()` 里面发出的。可是在 CPU 上，all-reduce 和计算梯度要用同样的核，
-# 而两个 rank 已经让这些核忙个不停：同步省下的时间，反向传播又多花了出去。
-# 如果数据走的是另外的硬件，比如在 GPU 之间，[DDP 能够扩展](https://arxiv.org/abs/2006.15704)靠的正是这一版。
+# 确实重叠了：第 4 版的桶全都是在 `backward()` 里面发出的。可是用 Gloo 时，all-reduce 和计算梯度要用同样的核；
+# 两个 rank 已经占满了两个核，同时做两件事也省不下多少时间。GPU 之间就不同了，数据走的是另外的硬件，
+# [DDP 能扩展到几百块 GPU](https://arxiv.org/abs/2006.15704)，重叠功不可没。
 
 # %% [markdown] id="break" lang="en"
 # ## Break it
@@ -394,7 +398,7 @@ class LostViews(own_ddp.Flat):
             p.grad = None
 
 
-for wrap in (LostViews, own_ddp.Flat):
+for wrap in (LostViews, own_ddp.Flat, own_ddp_timing.TorchDDP):
     print(
         f"{wrap.__name__:>9}: ‖w₁ − w₀‖ after training {spawn(lesson.train, (wrap,), nprocs=2)[1].apart[-1]:.3g}"
     )
@@ -403,12 +407,13 @@ print(f"  no sync: ‖w₁ − w₀‖ after training {alone[1].apart[-1]:.3g}")
 # %% [markdown] id="lost-views-why" lang="en"
 # `backward()` makes new tensors outside the buffer, `sync()` averages a buffer of zeros, and the replicas drift
 # as if there were no sync, without an error. That is why `Flat` has its own `zero_grad`, which fills
-# the buffer with zeros, and why the loop calls `model.zero_grad()`. torch's DDP notices a lost view and copies.
+# the buffer with zeros, and why the loop calls `model.zero_grad()`. torch's DDP bears it: unless you ask for
+# views, it copies each gradient into its bucket, and back.
 
 # %% [markdown] id="lost-views-why" lang="zh"
-# `backward()`在缓冲区之外另建了张量，`sync()` 平均的是一堆零，副本就像没有同步一样越走越远，而且没有任何报错。
+# `backward()` 在缓冲区之外另建了张量，`sync()` 平均的是一堆零，副本就像没有同步一样越走越远，而且没有任何报错。
 # 所以 `Flat` 有自己的 `zero_grad`，它把缓冲区填成零；训练循环里调用的也是 `model.zero_grad()`。
-# torch 的 DDP 会发现视图丢了，并自己复制一次。
+# torch 的 DDP 不怕这一行：除非我们要求用视图，它都是把每个梯度复制进桶里，用完再复制回来。
 
 # %% [markdown] id="your-turn" lang="en"
 # ## Your turn

@@ -286,14 +286,14 @@ print(f"largest with a sync: {largest:.0e} < 1e-12: {largest < 1e-12}")
 # ## What it costs
 #
 # The step time of each version, divided by that of torch's DDP. Timings jump about on a busy machine, so every
-# round runs every version, the ratio is taken within the round, and the bar is the median of 41 rounds; the thin line
+# round runs every version, the ratio is taken within the round, and the bar is the median of 21 rounds; the thin line
 # spans the middle half of them.
 
 # %% [markdown] id="cost" lang="zh"
 # ## 要花多少时间
 #
 # 下面是每个版本一步的耗时，除以 torch 的 DDP 一步的耗时。机器一忙，计时就忽高忽低，所以每一回合里所有版本都跑一遍，
-# 在同一回合之内求比值，最后取 41 个回合的中位数画成柱子；
+# 在同一回合之内求比值，最后取 21 个回合的中位数画成柱子；
 # 细线是居中那一半回合所在的范围。
 
 # %% id="times"
@@ -307,22 +307,27 @@ for build, batch, steps in ((SimpleModel, 32, 5), (SmallCNN, 8, 1)):
 plots.version_times(ratios, against=own_ddp_timing.TORCHS)
 
 # %% [markdown] id="times-alt" alt="times" lang="en"
-# Bars of step time relative to torch's DDP for SimpleModel and SmallCNN. The naive version is clearly the
-# slowest with both models. Flat, bucketed and overlapped stand close to 1, the bar of torch's own. No sync is far below.
+# Step time relative to torch's DDP, for SimpleModel and SmallCNN. The naive version is the slowest with both. With
+# SimpleModel flat, bucketed and overlapped stand near 1, which is torch's own DDP, and no sync far below.
 
 # %% [markdown] id="times-alt" alt="times" lang="zh"
-# 每个版本一步的耗时与 torch 的 DDP 之比，左边是 SimpleModel，右边是 SmallCNN。两个模型上都是 naive 明显最慢；
-# flat、bucketed、overlapped 都在 1（即 torch 自己）附近；no sync 远低于 1。
+# 每个版本一步的耗时与 torch 的 DDP 之比，左边是 SimpleModel，右边是 SmallCNN。两个模型上都是 naive 最慢；
+# SimpleModel 上，flat、bucketed、overlapped 都在 1（即 torch 自己的 DDP）附近，no sync 远低于 1。
 
 # %% [markdown] id="times-read" lang="en"
 # The one buffer is the great step: from the naive version to about what torch's DDP takes. Buckets and hooks
-# gain nothing that you could see here. Do they overlap at all? A profiler, which records what ran when, shows each
-# all-reduce: when it was launched, and when it ran on Gloo's own threads.
+# change nothing for SimpleModel, whose gradients all fit into one bucket. With SmallCNN, which fills four, they
+# gain little on idle cores; on a busy machine, where a rank often waits for the other, more.
+#
+# Do they overlap at all? A profiler, which records what ran when, shows each all-reduce: when it was launched,
+# and when it ran on Gloo's own threads.
 
 # %% [markdown] id="times-read" lang="zh"
-# 最大的一步是合成一个缓冲区：从 naive 一下子降到和 torch 的 DDP 差不多。分桶和钩子在这里看不出好处。
-# 那么通信和计算到底重叠了没有？用性能分析器（profiler）看看：每次 all-reduce 何时发起，
-# 又何时在 Gloo 自己的线程上运行。
+# 最大的一步是合成一个缓冲区：从 naive 一下子降到和 torch 的 DDP 差不多。SimpleModel 的梯度全装进一个桶，
+# 分桶和钩子对它没有影响；SmallCNN 装了四个桶，机器空闲时好处很小，机器忙、两个 rank 常常互相等的时候，好处大一些。
+#
+# 那么通信和计算到底重叠了没有？性能分析器（profiler）会记下什么时候在运行什么，用它看看每次 all-reduce
+# 何时发起，又何时在 Gloo 自己的线程上运行。
 
 # %% id="timeline"
 names = ("naive", "flat", "bucketed", "overlapped")
@@ -398,11 +403,12 @@ class LostViews(own_ddp.Flat):
             p.grad = None
 
 
+epochs = 2
 for wrap in (LostViews, own_ddp.Flat, own_ddp_timing.TorchDDP):
-    print(
-        f"{wrap.__name__:>9}: ‖w₁ − w₀‖ after training {spawn(lesson.train, (wrap,), nprocs=2)[1].apart[-1]:.3g}"
-    )
-print(f"  no sync: ‖w₁ − w₀‖ after training {alone[1].apart[-1]:.3g}")
+    ranks = spawn(lesson.train, (wrap, epochs), nprocs=2)
+    steps = len(ranks[1].steps)
+    print(f"{wrap.__name__:>9}: ‖w₁ − w₀‖ after {steps} steps {ranks[1].apart[steps]:.3g}")
+print(f"  no sync: ‖w₁ − w₀‖ after {steps} steps {alone[1].apart[steps]:.3g}")
 
 # %% [markdown] id="lost-views-why" lang="en"
 # `backward()` makes new tensors outside the buffer, `sync()` averages a buffer of zeros, and the replicas drift

@@ -316,16 +316,17 @@ plots.version_times(ratios, against=own_ddp_timing.TORCHS)
 # SimpleModel 上，flat、bucketed、overlapped 都在 1（即 torch 自己的 DDP）附近，no sync 远低于 1。
 
 # %% [markdown] id="times-read" lang="en"
-# The one buffer is the great step: from the naive version to about what torch's DDP takes. Buckets and hooks
-# change nothing for SimpleModel, whose gradients all fit into one bucket. With SmallCNN, which fills four, the
-# gain is small while nothing else runs, and larger on a busy machine, where a rank would otherwise wait more.
+# With SimpleModel the one buffer is the great step: from the naive version to about what torch's DDP takes. Buckets
+# and hooks change nothing more, since all its gradients fit into one bucket. SmallCNN fills four. There the gain
+# is small while nothing else runs, and larger on a busy machine, where a rank would otherwise wait for the other.
 #
 # Do they overlap at all? A profiler, which records what ran when, shows each all-reduce: when it was launched,
 # and when it ran on Gloo's own threads.
 
 # %% [markdown] id="times-read" lang="zh" sync="f8efef7a:460c9652"
-# 最大的一步是合成一个缓冲区：从 naive 一下子降到和 torch 的 DDP 差不多。SimpleModel 的梯度全装进一个桶，
-# 分桶和钩子对它没有影响；SmallCNN 装了四个桶，机器空闲时好处很小；机器忙的时候，两个 rank 本来要互相等，好处就大一些。
+# 在 SimpleModel 上，最大的一步是合成一个缓冲区：从 naive 一下子降到和 torch 的 DDP 差不多。它的梯度全装进一个桶，
+# 所以分桶和钩子不再改变什么。SmallCNN 装了四个桶：机器空闲时好处很小；机器忙的时候，一个 rank 本来要等另一个，
+# 好处就大一些。
 #
 # 那么通信和计算到底重叠了没有？性能分析器（profiler）会记下什么时候在运行什么，用它看看每次 all-reduce
 # 何时发起，又何时在 Gloo 自己的线程上运行。

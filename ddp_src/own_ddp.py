@@ -73,7 +73,7 @@ def lay_out(params: list[nn.Parameter]) -> Tensor:
 
 
 class Bucketed(NoSync):
-    """Version 3: several buffers of about `cap` bytes, filled from the last layer back, as `backward()` goes."""
+    """Version 3: several buffers of about `cap` bytes, filled from the last layer back like `backward()`."""
 
     def __init__(self, model: nn.Module, cap: int = 2**20) -> None:
         super().__init__(model)

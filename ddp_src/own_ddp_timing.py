@@ -90,34 +90,31 @@ PHASES = ("forward", "backward", "sync", "update")
 _CALLS = {"c10d::allreduce_": "launch", "gloo:all_reduce": "all-reduce"}
 
 
-def trace(rank: int, names: Sequence[str], batch: int = 16, steps: int = 5) -> dict[str, list[Span]]:
+def trace(rank: int, names: Sequence[str], batch: int = 16, steps: int = 10) -> dict[str, list[Span]]:
     """The fastest of `steps` steps of SmallCNN for each version in `names`, as the profiler saw it."""
-    found = {}
+    one_step = {name: step_of(VERSIONS[name](SmallCNN()), batch) for name in names}
     for name in names:
-        one_step = step_of(VERSIONS[name](SmallCNN()), batch)
-        for _ in range(3):
-            one_step()
-        dist.barrier()
-        with profile(activities=[ProfilerActivity.CPU]) as profiler:
-            for _ in range(steps):
-                with record_function("step"):
-                    one_step()
-        found[name] = _fastest_step(profiler.events())
-    return found
+        one_step[name]()
+    dist.barrier()
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        for _ in range(steps):
+            for name in names:
+                with record_function(f"step of {name}"):
+                    one_step[name]()
+    events = profiler.events()
+    return {name: _fastest(f"step of {name}", events) for name in names}
 
 
-def _fastest_step(events: Sequence) -> list[Span]:
-    whole = min((e.time_range for e in events if e.name == "step"), key=lambda t: t.end - t.start)
-    kept = [
-        e for e in events if e.name in (*PHASES, *_CALLS) and whole.start <= e.time_range.start < whole.end
-    ]
+def _fastest(step: str, events: Sequence) -> list[Span]:
+    whole = min((e.time_range for e in events if e.name == step), key=lambda t: t.end - t.start)
     spans = [
         Span(
             _CALLS.get(e.name, e.name),
             (e.time_range.start - whole.start) / 1e3,
             (e.time_range.end - whole.start) / 1e3,
         )
-        for e in kept
+        for e in events
+        if e.name in (*PHASES, *_CALLS) and whole.start <= e.time_range.start < whole.end
     ]
     return sorted(spans, key=lambda span: span.start)
 

@@ -323,7 +323,7 @@ plots.version_times(ratios, against=own_ddp_timing.TORCHS)
 # Do they overlap at all? A profiler, which records what ran when, shows each all-reduce: when it was launched,
 # and when it ran on Gloo's own threads.
 
-# %% [markdown] id="times-read" lang="zh" sync="f8efef7a:460c9652"
+# %% [markdown] id="times-read" lang="zh" sync="ed51a5c1:4f060729"
 # 在 SimpleModel 上，最大的一步是合成一个缓冲区：从 naive 一下子降到和 torch 的 DDP 差不多。它的梯度全装进一个桶，
 # 所以分桶和钩子不再改变什么。SmallCNN 装了四个桶：机器空闲时好处很小；机器忙的时候，一个 rank 本来要等另一个，
 # 好处就大一些。

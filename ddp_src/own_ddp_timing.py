@@ -90,7 +90,7 @@ PHASES = ("forward", "backward", "sync", "update")
 _CALLS = {"c10d::allreduce_": "launch", "gloo:all_reduce": "all-reduce"}
 
 
-def trace(rank: int, names: Sequence[str], batch: int = 16, steps: int = 10) -> dict[str, list[Span]]:
+def trace(rank: int, names: Sequence[str], batch: int = 16, steps: int = 6) -> dict[str, list[Span]]:
     """The fastest of `steps` steps of SmallCNN for each version in `names`, as the profiler saw it."""
     one_step = {name: step_of(VERSIONS[name](SmallCNN()), batch) for name in names}
     for name in names:

@@ -93,10 +93,11 @@ for name, ranks in (("no sync", alone), ("with sync", synced)):
 # Lines are the run without a sync, circles the run with one. On the right, ‖w₁ − w₀‖ is the length of the
 # difference between the two ranks' weights.
 
-# %% [markdown] id="see" lang="zh" sync="29f6a3d5:035e2023"
+# %% [markdown] id="see" lang="zh" sync="29f6a3d5:863d9a55"
 # ## 看结果
 #
-# 线是没有同步的那次训练，圆圈是有同步的那次。右图的 ‖w₁ − w₀‖ 是两个 rank 的权重之差的长度。
+# 线是没有同步的那次训练，圆圈是有同步的那次。右图的 ‖w₁ − w₀‖ 是两个 rank 权重之差的长度，
+# 也就是两个副本的距离。
 
 # %% id="hero"
 plots.replicas_apart(
@@ -251,15 +252,15 @@ show_source(own_ddp.Overlapped)
 # ## Prove it
 #
 # Ten steps in float64, every version, against one process on the joined batches. The ranks start from different
-# seeds on purpose, and each row of the table below has a trap: two layers that share one weight (**tied**), a layer that
-# is not trained (**frozen**), a layer that no sample uses, and one that only samples on rank 0 use.
+# seeds on purpose, and each further row of the table has a trap: two layers that share one weight (**tied**), a
+# layer that is not trained (**frozen**), a layer that no sample uses, and one that only samples on rank 0 use.
 
-# %% [markdown] id="prove" lang="zh" sync="39adc0fd:2c76e831"
+# %% [markdown] id="prove" lang="zh" sync="680dc76a:10fa0905"
 # ## 证明它
 #
-# 每个版本都用 float64 走十步，和用合并后的 batch 训练的一个进程相比。各个 rank 故意用不同的种子，下表的每一行
-# 还各埋了一个坑：两层共用一个权重（tied weights，**共享权重**）；有一层不参加训练（frozen，**冻结**）；有一层
-# 没有任何样本用到；还有一层只有 rank 0 的样本用到。
+# 每个版本都用 float64 走十步，和用合并后的 batch 训练的一个进程相比。各个 rank 故意用不同的种子；从第二行起，
+# 每行还各埋了一个坑：两层共用一个权重，叫**共享权重**（tied weights）；有一层不参加训练，是**冻结**（frozen）的；
+# 有一层没有任何样本用到；还有一层只有 rank 0 的样本用到。
 
 # %% id="tricky-source"
 show_source(lesson.Tricky, lesson.differences)
@@ -300,7 +301,7 @@ show_source(own_ddp_timing.time_steps)
 
 # %% id="times"
 ratios = {}
-for build, batch, steps in ((SimpleModel, 32, 5), (SmallCNN, 8, 1)):
+for build, batch, steps in ((SimpleModel, 32, 10), (SmallCNN, 8, 1)):
     seconds = spawn(own_ddp_timing.time_steps, (build, batch, steps), nprocs=2, backend="gloo")[0]
     ratios[f"{build.__name__}, batch {batch}"] = own_ddp_timing.ratios(seconds)
     milliseconds = 1000 * statistics.median(seconds[own_ddp_timing.TORCHS])

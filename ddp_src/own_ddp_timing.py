@@ -18,7 +18,7 @@ from ddp_src.model import SmallCNN
 from ddp_src.own_ddp import VERSIONS
 
 TORCHS = "torch's DDP"
-ROUNDS = 21  # odd: the median is then one of them
+ROUNDS = 15  # odd: the median is then one of them
 
 
 class TorchDDP(DDP):
@@ -48,7 +48,7 @@ def step_of(model: nn.Module, batch: int) -> Callable[[], None]:
 
 
 def time_steps(rank: int, build: Callable[[], nn.Module], batch: int, steps: int) -> dict[str, list[float]]:
-    """Seconds per step, by version, in each of 21 rounds of `steps` steps per version.
+    """Seconds per step, by version, in each of 15 rounds of `steps` steps per version.
 
     Every round runs every version, each time starting with another one: what else the machine does, and
     what one version leaves behind for the next, then hits all of them alike.

@@ -287,14 +287,14 @@ print(f"largest with a sync: {largest:.0e} < 1e-12: {largest < 1e-12}")
 # ## What it costs
 #
 # The step time of each version, divided by that of torch's DDP. Timings jump about on a busy machine, so every
-# round runs every version, the ratio is taken within the round, and the bar is the median of 21 rounds; the thin line
+# round runs every version, the ratio is taken within the round, and the bar is the median of 15 rounds; the thin line
 # spans the middle half of them.
 
-# %% [markdown] id="cost" lang="zh" sync="39485948:4fc43d14"
+# %% [markdown] id="cost" lang="zh" sync="05988b3b:6267e106"
 # ## 要花多少时间
 #
 # 下面是每个版本一步的耗时，除以 torch 的 DDP 一步的耗时。机器一忙，计时就忽高忽低，所以每一回合里所有版本都跑一遍，
-# 在同一回合之内求比值，最后取 21 个回合的中位数画成柱子；细线是居中那一半回合所在的范围。
+# 在同一回合之内求比值，最后取 15 个回合的中位数画成柱子；细线是居中那一半回合所在的范围。
 
 # %% id="times-source"
 show_source(own_ddp_timing.time_steps)
@@ -377,9 +377,10 @@ class NoBroadcast(own_ddp.Naive):
         pass
 
 
-ranks = spawn(lesson.train, (NoBroadcast,), nprocs=2)
-apart = ranks[1].apart
-print(f"‖w₁ − w₀‖ before the first step {apart[0]:.4f}, after the last {apart[-1]:.4f}")
+epochs = 2
+ranks = spawn(lesson.train, (NoBroadcast, epochs), nprocs=2)
+for step in (0, 1, len(ranks[1].steps)):
+    print(f"‖w₁ − w₀‖ after {step:>2} steps: {ranks[1].apart[step]:.4f}")
 for rank, trained in enumerate(ranks):
     print(f"rank {rank}: loss {trained.steps[0].loss:.2f} → {trained.steps[-1].loss:.2f}")
 
@@ -405,7 +406,6 @@ class LostViews(own_ddp.Flat):
             p.grad = None
 
 
-epochs = 2
 for wrap in (LostViews, own_ddp.Flat, own_ddp_timing.TorchDDP):
     ranks = spawn(lesson.train, (wrap, epochs), nprocs=2)
     steps = len(ranks[1].steps)

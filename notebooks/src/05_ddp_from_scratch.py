@@ -141,10 +141,10 @@ print(f"standard error on 1,000 digits: {100 * (p * (1 - p) / 1000) ** 0.5:.1f} 
 # - If you chose (b): you thought that half the samples per step must show. On these digits it hardly does.
 #
 # So no curve can be the test of our DDP. The test is equality: N ranks must give the weights of one process on
-# the joined batch. Is it the *sum* of the gradients that must be equal, or the *mean*? One weight w, the loss
-# w · x, and x = 1 on rank 0, x = 2 on rank 1:
+# the joined batch. So what must `sync()` leave on every rank, the *sum* of the gradients or their *mean*? Take one
+# weight w, the loss w · x, and x = 1 on rank 0, x = 2 on rank 1:
 
-# %% [markdown] id="why" lang="zh" sync="12c0e4a9:82e36ca1"
+# %% [markdown] id="why" lang="zh" sync="bb2e7e20:2a82c10f"
 # ## 为什么
 #
 # 单独训练的 rank 也在训练：手里是一个完整的模型，每一轮有 2,000 个数字，用的是自己的梯度。
@@ -153,7 +153,7 @@ print(f"standard error on 1,000 digits: {100 * (p * (1 - p) / 1000) ** 0.5:.1f} 
 # - 选 (b)，多半是以为每一步少了一半样本，总该看得出来。在这些数字上，几乎看不出来。
 #
 # 所以曲线检验不了我们写的 DDP，要检验就看是否相等：N 个 rank 得到的权重，必须和一个进程用合并后的 batch
-# 训练出来的一样。那么梯度要的是*和*，还是*平均值*？取一个权重 w，损失是 w · x，rank 0 上 x = 1，rank 1 上 x = 2：
+# 训练出来的一样。那么 `sync()` 该留下的是梯度的*和*，还是*平均值*？取一个权重 w，损失是 w · x，rank 0 上 x = 1，rank 1 上 x = 2：
 
 
 # %% id="mean"
@@ -231,11 +231,11 @@ show_source(own_ddp.Bucketed, own_ddp.group)
 # moment we give every parameter a **hook**: a function that PyTorch's autograd calls as soon as it has written
 # that parameter's gradient. Two things need care, and both concern a layer that gets no gradient on some rank:
 #
-# - its hook never runs, so its bucket is never complete: `sync()` sends what is left;
-# - on the other ranks it does run, so readiness differs between ranks. Buckets leave in the order of their
-#   numbers, since all ranks must make the same calls in the same order.
+# - on that rank its hook never runs, so its bucket is never complete: `sync()` sends what is left;
+# - on the other ranks the hook does run, so buckets get complete in another order there. They leave in the order
+#   of their numbers, since all ranks must make the same calls in the same order.
 
-# %% [markdown] id="hooks" lang="zh" sync="d215eb50:686ce1e8"
+# %% [markdown] id="hooks" lang="zh" sync="f26cfb9b:686ce1e8"
 # ## 第 4 版：钩子
 #
 # 现在让每个桶一装满就出发，这时 `backward()` 还在算更前面的层。怎么知道装满了？给每个参数挂一个**钩子**：

@@ -578,6 +578,44 @@ ROWS = [
         "_cell(table, column, row, ways[0].fate[thing])",
         "tests/test_plots_processes.py::test_every_fate_is_written_in_the_cell_of_its_way_and_thing",
     ),
+    Break(  # sum for mean
+        "ddp_src/own_ddp.py",
+        "            p.grad /= dist.get_world_size()\n",
+        "",
+        "tests/lessons/test_ddp_from_scratch.py::test_every_version_with_a_sync_is_one_process_in_every_case[2-naive]",
+    ),
+    Break(  # no broadcast at the start
+        "ddp_src/own_ddp.py",
+        "            dist.broadcast(tensor.detach(), src=0)",
+        "            pass",
+        "tests/lessons/test_ddp_from_scratch.py::test_every_version_with_a_sync_is_one_process_in_every_case[2-flat]",
+    ),
+    Break(  # a bucket never flushed: one whose layer got no gradient
+        "ddp_src/own_ddp.py",
+        "            self.launch_next()\n        for work",
+        "            break\n        for work",
+        "tests/lessons/test_ddp_from_scratch.py::test_every_version_with_a_sync_is_one_process_in_every_case[2-overlapped]",
+    ),
+    Break(  # buckets that leave in the order of readiness, which differs between ranks
+        "ddp_src/own_ddp.py",
+        "while len(self.works) < len(self.buckets) and self.missing[len(self.works)] == 0:\n"
+        "            self.launch_next()",
+        "if self.missing[number] == 0:\n"
+        "            self.works.append(dist.all_reduce(self.buckets[number], async_op=True))",
+        "tests/lessons/test_ddp_from_scratch.py::test_every_version_with_a_sync_is_one_process_in_every_case[2-overlapped]",
+    ),
+    Break(  # gradients that are not views of the buffer
+        "ddp_src/own_ddp.py",
+        "        self.buffer.zero_()  # never None: the next gradient would lie outside the buffer",
+        "        super().zero_grad()",
+        "tests/lessons/test_ddp_from_scratch.py::test_replicas_that_sync_stay_equal_bit_for_bit[Flat]",
+    ),
+    Break(  # all buckets at the end, as in the version before
+        "ddp_src/own_ddp.py",
+        "                p.register_post_accumulate_grad_hook(partial(self.mark_ready, number))",
+        "                pass",
+        "tests/lessons/test_ddp_from_scratch.py::test_buckets_leave_while_backward_runs_in_the_last_version_only",
+    ),
 ]
 
 

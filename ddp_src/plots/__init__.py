@@ -12,11 +12,14 @@ from ddp_src.plots.inheritance import inheritance
 from ddp_src.plots.loss import losses
 from ddp_src.plots.message_time import message_time
 from ddp_src.plots.phases import phases
+from ddp_src.plots.replicas_apart import replicas_apart
 from ddp_src.plots.ring import ring
 from ddp_src.plots.run import draw_run
 from ddp_src.plots.shares import shares
 from ddp_src.plots.step_times import step_times
 from ddp_src.plots.style import RANK_COLORS, RANK_LINES, house_style, new_figure, rank_line, save, to_png
+from ddp_src.plots.version_timeline import version_timeline
+from ddp_src.plots.version_times import version_times
 
 __all__ = [
     "RANK_COLORS",
@@ -39,9 +42,12 @@ __all__ = [
     "one_step",
     "phases",
     "rank_line",
+    "replicas_apart",
     "ring",
     "save",
     "shares",
     "step_times",
     "to_png",
+    "version_timeline",
+    "version_times",
 ]

@@ -171,13 +171,14 @@ def _fixed_batch_speed(steps: int = 320) -> float:
 
 def _train_and_weigh(rank: int) -> tuple[float, float]:
     train_on_rank(rank, Config(progress=False))
-    return _memory()
+    return _memory("self")
 
 
-def _memory() -> tuple[float, float]:
-    """Peak resident memory, and memory that no other process shares, of this process, in MB (Linux)."""
-    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    parts = dict(line.split(":", 1) for line in Path("/proc/self/smaps_rollup").read_text().splitlines()[1:])
+def _memory(pid: int | str) -> tuple[float, float]:
+    """Peak resident memory, and memory that no other process shares, of a process, in MB (Linux)."""
+    proc = Path("/proc", str(pid))
+    status = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines())
+    parts = dict(line.split(":", 1) for line in (proc / "smaps_rollup").read_text().splitlines()[1:])
     private = sum(int(parts[name].split()[0]) for name in ("Private_Clean", "Private_Dirty"))
     return int(status["VmHWM"].split()[0]) / 1024, private / 1024
 
@@ -190,11 +191,13 @@ def memory() -> list[Row]:
     bare = int(subprocess.run([sys.executable, "-c", show], capture_output=True, check=True).stdout) / 1024
     warm = spawn(_train_and_weigh, nprocs=2, backend="gloo", show=False)
     cold = spawn(_train_and_weigh, nprocs=2, backend="gloo", start_method="spawn", show=False)
+    (server,) = spawn(lambda rank: os.getppid(), nprocs=1, backend="gloo", show=False)
     peak, own = (max(rank[i] for rank in warm) for i in (0, 1))
     above = max(rank[0] for rank in cold) - bare
     return [
         Row("warm rank training: peak memory", f"{peak:.0f} MB", "< 500 MB", peak < 500),
         Row("warm rank training: its own", f"{own:.0f} MB", "< 60 MB", own < 60),
+        Row("warm server, while no rank runs: its own", f"{_memory(server)[1]:.0f} MB", "", True),
         Row(
             "cold rank training: peak above `import torch`",
             f"{above:.0f} MB above {bare:.0f} MB",

@@ -198,7 +198,7 @@ ROWS = [
         "ddp_src/_ending.py",
         "            os.killpg(process.pid, signal.SIGKILL)",
         "            process.kill()",
-        "tests/test_launch_end.py::test_a_rank_leaves_no_child_behind",
+        "tests/test_launch_end.py::test_a_rank_leaves_no_child_behind[dies-fork]",
     ),
     Break(
         "ddp_src/_rank.py",
@@ -246,13 +246,13 @@ ROWS = [
         "ddp_src/_ending.py",
         "    end_processes(strays)",
         "    end_processes([])",
-        "tests/test_launch_end.py::test_a_rank_leaves_no_child_behind[True-start_session]",
+        "tests/test_launch_end.py::test_a_rank_leaves_no_child_behind[raises-start_session]",
     ),
     Break(
         "ddp_src/_rank.py",
         "    end_processes(descendants(os.getpid()))\n",
         "",
-        "tests/test_launch_end.py::test_a_rank_leaves_no_child_behind[False-start_session]",
+        "tests/test_launch_end.py::test_a_rank_leaves_no_child_behind[returns-start_session]",
     ),
     Break(
         "ddp_src/_memory.py",

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ddp_src import LaunchRefused, _folder, distributed, launch, spawn
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("ranks", [1, 2, 4, 16])
 def test_results_come_in_rank_order_from_a_joined_group(ranks):
     def work(rank):
         total = torch.tensor(10.0 + rank)

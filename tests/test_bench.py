@@ -1,8 +1,9 @@
 """The measurements run and are written down; a test never says how fast anything has to be."""
 
 import json
+import os
 
-from ddp_src import bench
+from ddp_src import bench, spawn
 
 
 def test_every_row_is_printed_and_written(tmp_path, monkeypatch, capsys):
@@ -29,10 +30,22 @@ def test_both_ways_of_feeding_train_the_same_model():
     assert len(accuracy) == 1
 
 
-def test_a_rank_weighs_itself():
+def test_ranks_and_their_server_are_weighed():
     rows = {row.what: row.measured for row in bench.memory()}
     assert set(rows) == {
         "warm rank training: peak memory",
         "warm rank training: its own",
+        "warm server, while no rank runs: its own",
         "cold rank training: peak above `import torch`",
     }
+
+
+def test_a_process_weighs_more_by_what_it_holds():
+    def hold(rank):
+        peak, own = bench._memory("self")
+        held = bytearray(os.urandom(50_000_000))
+        return [now - before for now, before in zip(bench._memory("self"), (peak, own), strict=True)], held[0]
+
+    (((peak, own), _),) = spawn(hold, nprocs=1)
+    assert 40 < own < 120  # 48 MB, and a copy that may not have gone yet
+    assert peak > 40

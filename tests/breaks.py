@@ -411,10 +411,10 @@ ROWS = [
         "tests/lessons/test_sampler.py::test_a_wrong_shard_is_told_what_it_did[no epoch]",
     ),
     Break(
-        "ddp_src/exercises/_exact_accuracy.py",
+        "ddp_src/exercises/_exact_loss.py",
         "    if counted == n:",
         "    if True:",
-        "tests/lessons/test_sampler.py::test_a_wrong_accuracy_is_told_what_it_did[padded]",
+        "tests/lessons/test_sampler.py::test_a_wrong_loss_is_told_what_it_did[padded]",
     ),
     Break(  # the ring around a repeated sample
         "ddp_src/plots/shares.py",

@@ -150,10 +150,10 @@ def _wrong_order(n: int, rank: Shares) -> Feedback | None:
     start = f"{', '.join(map(str, second[:3]))}, …"
     if len({(after - before) % n for before, after in pairwise(second)}) == 1:
         return Feedback(
-            f"n = {n}, epoch 1: rank 0 gets {start}, in equal steps: 0 to {n - 1} from another start on is "
-            "no random order; draw one.",
-            f"n = {n}，第 1 轮：rank 0 拿到 {start}，相邻两个总差一样多：把 0 到 {n - 1} 换个起点，"
-            "不算随机的顺序；请抽一个出来。",
+            f"n = {n}, epoch 1: rank 0 gets {start}, in equal steps: another start does not make 0 to "
+            f"{n - 1} a random order.",
+            f"n = {n}，第 1 轮：rank 0 拿到 {start}，相邻两个总差一样多：0 到 {n - 1} 只是换了起点，"
+            "不算随机的顺序。",
         )
     if set(first) == set(second):
         return Feedback(
@@ -185,8 +185,8 @@ EXERCISES = {
         judge=judge_losses,
         nprocs=2,
         hint=Feedback(
-            "a rank tests every `world_size`-th sample. How do you get the sum of its losses from their mean? Put "
-            "the sum and the number of samples in one tensor and `dist.all_reduce` it before you divide.",
+            "a rank tests every `world_size`-th sample. How do you get the sum of its losses from their "
+            "mean? Put the sum and the number of samples in one tensor; `dist.all_reduce` it, then divide.",
             "每个 rank 每 `world_size` 个样本测一个。已知这些样本损失的平均，怎样得到它们的总和？把总和与"
             "样本数放进一个张量，先 `dist.all_reduce`，再相除。",
         ),

@@ -229,10 +229,10 @@ WRONG_SHARDS = {
         lambda n, rank, world, epoch, seed: [
             (seed + epoch + i) % n for i in range(rank, n + -n % world, world)
         ],
-        "✗ n = 21, epoch 1: rank 0 gets 1, 4, 7, …, in equal steps: 0 to 20 from another start on is no "
-        "random order; draw one.",
-        "✗ n = 21，第 1 轮：rank 0 拿到 1, 4, 7, …，相邻两个总差一样多：把 0 到 20 换个起点，不算随机的顺序；"
-        "请抽一个出来。",
+        "✗ n = 21, epoch 1: rank 0 gets 1, 4, 7, …, in equal steps: another start does not make 0 to 20 "
+        "a random order.",
+        "✗ n = 21，第 1 轮：rank 0 拿到 1, 4, 7, …，相邻两个总差一样多：0 到 20 只是换了起点，"
+        "不算随机的顺序。",
     ),
     "shuffled after dealing": (
         lambda n, rank, world, epoch, seed: [

@@ -410,11 +410,23 @@ ROWS = [
         "    if False:",
         "tests/lessons/test_sampler.py::test_a_wrong_shard_is_told_what_it_did[no epoch]",
     ),
+    Break(  # 0 … n - 1 from another start passes for a random order
+        "ddp_src/exercises/sampler.py",
+        "in pairwise(second)}) == 1:",
+        "in pairwise(second)}) == 0:",
+        "tests/lessons/test_sampler.py::test_a_wrong_shard_is_told_what_it_did[another start]",
+    ),
+    Break(  # a rank that keeps its samples for ever
+        "ddp_src/exercises/sampler.py",
+        "    if set(first) == set(second):",
+        "    if False:",
+        "tests/lessons/test_sampler.py::test_a_wrong_shard_is_told_what_it_did[shuffled after dealing]",
+    ),
     Break(
-        "ddp_src/exercises/_exact_accuracy.py",
+        "ddp_src/exercises/_exact_loss.py",
         "    if counted == n:",
         "    if True:",
-        "tests/lessons/test_sampler.py::test_a_wrong_accuracy_is_told_what_it_did[padded]",
+        "tests/lessons/test_sampler.py::test_a_wrong_loss_is_told_what_it_did[padded]",
     ),
     Break(  # the ring around a repeated sample
         "ddp_src/plots/shares.py",

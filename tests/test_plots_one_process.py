@@ -80,6 +80,10 @@ def drawn(figure):
     return [axes.images[0].get_array().data.tolist() for axes in figure.axes if axes.images]
 
 
+def scales(figure):
+    return {axes.images[0].get_clim() for axes in figure.axes if axes.images}
+
+
 def test_off_is_the_largest_difference():
     whole = torch.tensor([1.0, 2.0])
     assert plots.Joined("", [], torch.tensor([1.25, 1.0]), whole).off == 1.0
@@ -117,6 +121,8 @@ def test_each_row_has_its_parts_result_whole_and_difference():
 
 
 def test_a_row_has_one_scale_about_zero_and_the_same_bytes_each_time():
+    figure = plots.gradient_of_halves([torch.full((100,), 3.0)] * 8, joined(), picture=square)
+    assert scales(figure) == {(-3.0, 3.0), (-198.0, 198.0)}  # the largest entries of the two rows
     figure = plots.joined_gradients([joined()], picture=square)
-    assert {axes.images[0].get_clim() for axes in figure.axes if axes.images} == {(-198.0, 198.0)}
+    assert scales(figure) == {(-49.5, 49.5)}  # the largest entry of the third image
     assert plots.to_png(figure) == plots.to_png(plots.joined_gradients([joined()], picture=square))

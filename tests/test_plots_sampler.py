@@ -8,7 +8,7 @@ from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from ddp_src.errors import DataError
 from ddp_src.plots import RANK_COLORS, dealing, shares, to_png
-from ddp_src.plots.shares import _fill
+from ddp_src.plots.shares import rank_fill
 
 pytestmark = pytest.mark.filterwarnings("error")  # a glyph that the font lacks is a warning
 
@@ -47,14 +47,15 @@ def test_a_sample_seen_twice_is_ringed_and_no_other():
 def test_each_fill_is_that_of_its_rank():
     (axes,) = shares({"": RANKS}, samples=4).axes
     fills = Counter(to_hex(p.get_facecolor()) for p in axes.patches if p.get_facecolor()[3])
-    assert fills == {to_hex(_fill(0)): 3, to_hex(_fill(1)): 5}
+    assert fills == {to_hex(rank_fill(0)): 3, to_hex(rank_fill(1)): 5}
 
 
 def test_fills_keep_the_hue_of_their_rank_and_neighbours_differ_in_grey():
-    grey = [0.3 * r + 0.6 * g + 0.1 * b for r, g, b in map(_fill, range(3))]
+    grey = [0.3 * r + 0.6 * g + 0.1 * b for r, g, b in map(rank_fill, range(3))]
     assert min(abs(a - b) for a, b in [grey[:2], grey[1:], grey[::2]]) > 0.15
     for rank in range(3):
-        assert rgb_to_hsv(_fill(rank))[0] == pytest.approx(rgb_to_hsv(to_rgb(RANK_COLORS[rank]))[0], abs=0.02)
+        hue = rgb_to_hsv(to_rgb(RANK_COLORS[rank]))[0]
+        assert rgb_to_hsv(rank_fill(rank))[0] == pytest.approx(hue, abs=0.02)
 
 
 def test_two_panels_stand_one_above_the_other():
@@ -93,6 +94,11 @@ def test_samples_are_dealt_out_in_turn_and_repeats_look_different():
     dashed = [p for p in axes.patches if isinstance(p, FancyBboxPatch) and p.get_linestyle() != "solid"]
     assert len(dashed) == 4  # 4 and 1, on top and in their lanes
     assert "the first ones again" in [t.get_text() for t in axes.texts]
+    fills = {rank: set() for rank in range(3)}
+    for p in axes.patches:
+        if isinstance(p, FancyBboxPatch) and p.get_y() < -0.5:
+            fills[round(-1.25 - p.get_y() - p.get_height() / 2)].add(to_hex(p.get_facecolor()))
+    assert fills == {rank: {to_hex(rank_fill(rank))} for rank in range(3)}  # as in the grid
 
 
 def test_without_repeats_nothing_speaks_of_them():

@@ -10,7 +10,7 @@ from ddp_src.exercises._exercise import Feedback, number
 
 
 def step_time(data: float, forward: float, backward: float, update: float, ranks: int) -> float:
-    """The time of a step whose batch `ranks` ranks divide among them, if talking cost nothing."""
+    """The time of a step whose batch `ranks` ranks divide among them, if communication costs nothing."""
     return (data + forward + backward) / ranks + update
 
 

@@ -153,8 +153,8 @@ EXERCISES = {
         trial=try_step_time,
         judge=judge_step_times,
         hint=Feedback(
-            "which of the four phases became shorter in the figure when the batch became smaller, and which "
-            "did not?",
+            "in the figure of batch sizes 64 to 1,024: which of the four phases became shorter when the "
+            "batch became smaller, and which did not?",
             "看 batch 从 64 到 1,024 的那幅图：batch 变小时，四个阶段中哪些变短了，哪个没有变？",
         ),
         solution=step_time,

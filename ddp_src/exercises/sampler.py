@@ -1,4 +1,4 @@
-"""Chapter 04's exercises: a rank's share of the samples, and an accuracy that no number of ranks changes."""
+"""Chapter 04's exercises: a rank's share of the samples, and a test loss that no number of ranks changes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import reprlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 import torch.distributed as dist
 
-from ddp_src.exercises._exact_accuracy import exact_accuracy, judge_accuracies, try_accuracy
+from ddp_src.exercises._exact_loss import exact_loss, judge_losses, try_loss
 from ddp_src.exercises._exercise import Exercise, Feedback, WrongAnswer
 
 
@@ -146,6 +147,21 @@ def _wrong_order(n: int, rank: Shares) -> Feedback | None:
             f"n = {n}: seeds 0 and 7 give the same order: rank 0 gets {start} with both; use `seed` too.",
             f"n = {n}：种子 0 和 7 给出同样的顺序，rank 0 拿到的都是 {start}；`seed` 也要用上。",
         )
+    start = f"{', '.join(map(str, second[:3]))}, …"
+    if len({(after - before) % n for before, after in pairwise(second)}) == 1:
+        return Feedback(
+            f"n = {n}, epoch 1: rank 0 gets {start}, in equal steps: another start does not make 0 to "
+            f"{n - 1} a random order.",
+            f"n = {n}，第 1 轮：rank 0 拿到 {start}，相邻两个总差一样多：0 到 {n - 1} 只是换了起点，"
+            "不算随机的顺序。",
+        )
+    if set(first) == set(second):
+        return Feedback(
+            f"n = {n}: in epochs 0 and 1 rank 0 gets the same {len(first)} samples, {start}, in another "
+            "order: shuffle first, then deal out.",
+            f"n = {n}：第 0 轮和第 1 轮，rank 0 拿到的是同样的 {len(first)} 个样本 {start}，只是换了先后："
+            "先打乱，再分发。",
+        )
     return None
 
 
@@ -165,15 +181,15 @@ EXERCISES = {
     ),
     "sampler-2": Exercise(
         cases=(20, 21, 3),
-        trial=try_accuracy,
-        judge=judge_accuracies,
+        trial=try_loss,
+        judge=judge_losses,
         nprocs=2,
         hint=Feedback(
-            "a rank tests every `world_size`-th sample and knows two numbers: how many it got right, and how "
-            "many it tested. Put both in one tensor and `dist.all_reduce` it before you divide.",
-            "每个 rank 每 `world_size` 个样本测一个，得到两个数：对了几个，测了几个。把它们放进一个张量，"
-            "先 `dist.all_reduce`，再相除。",
+            "a rank tests every `world_size`-th sample. How do you get the sum of its losses from their "
+            "mean? Put the sum and the number of samples in one tensor; `dist.all_reduce` it, then divide.",
+            "每个 rank 每 `world_size` 个样本测一个。已知这些样本损失的平均，怎样得到它们的总和？把总和与"
+            "样本数放进一个张量，先 `dist.all_reduce`，再相除。",
         ),
-        solution=exact_accuracy,
+        solution=exact_loss,
     ),
 }

@@ -136,11 +136,14 @@ class Stream(IterableDataset):
 
 
 class SharedStream(Stream):
-    """The same stream, of which every rank and each of its workers takes a part of its own."""
+    """The same stream, of which every rank and each of its workers takes a part of its own.
+
+    Each worker still reads the whole stream and drops the others' samples.
+    """
 
     def __init__(self, length: int, rank: int, world_size: int) -> None:
         super().__init__(length)
-        # given, not asked for: a worker process need not have joined the process group
+        # given, not asked for: a worker that starts as a fresh process does not know its rank
         self.rank, self.world_size = rank, world_size
 
     def __iter__(self) -> Iterator[int]:

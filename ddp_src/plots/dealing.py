@@ -9,7 +9,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 from ddp_src.errors import DataError
+from ddp_src.plots.shares import rank_fill, rank_ink
 from ddp_src.plots.style import RANK_COLORS, house_style, new_figure
+
+_Color = str | tuple[float, float, float]
 
 _WIDTH, _HEIGHT = 0.8, 0.66  # of a box, where boxes stand 1 apart
 
@@ -19,8 +22,8 @@ def dealing(shares: Sequence[Sequence[int]], *, samples: int) -> Figure:
     """The shuffled order with its repeats on top; below it, each number under its place, in its rank's lane.
 
     shares: `shares[rank]`, the numbers that `DistributedSampler` gives that rank, equally many to each.
-    Whatever goes beyond `samples` is a repeat: grey with a dashed edge. Raises DataError if the shares are
-    unequal.
+    A lane has the fill that its rank has in the grid of `shares`. Whatever goes beyond `samples` is a
+    repeat and has a dashed edge. Raises DataError if the shares are unequal.
     """
     world_size = len(shares)
     if len({len(share) for share in shares}) != 1:
@@ -35,10 +38,10 @@ def dealing(shares: Sequence[Sequence[int]], *, samples: int) -> Figure:
     axes = figure.subplots()
     for slot, number in enumerate(slots):
         rank, is_repeat = slot % world_size, slot >= samples
-        _box(axes, slot, 0, number, color="black", is_repeat=is_repeat)
+        _box(axes, slot, 0, number, fill="white", ink="black", is_repeat=is_repeat)
         lane = -1.25 - rank
         axes.plot([slot, slot], [-_HEIGHT / 2, lane + _HEIGHT / 2], color="#AAAAAA", linewidth=1, zorder=0)
-        _box(axes, slot, lane, number, color=RANK_COLORS[rank], is_repeat=is_repeat)
+        _box(axes, slot, lane, number, fill=rank_fill(rank), ink=rank_ink(rank), is_repeat=is_repeat)
     axes.text(-0.75, 0, "order of\nthe epoch", ha="right", va="center")
     for rank in range(world_size):
         style = {"ha": "right", "va": "center", "weight": "bold", "color": RANK_COLORS[rank]}
@@ -63,9 +66,10 @@ def _show_repeats(axes: Axes, samples: int, slots: int) -> None:
     axes.text((start + end) / 2, high + 0.08, "the first ones again", ha="center", va="bottom")
 
 
-def _box(axes: Axes, x: float, y: float, number: int, *, color: str, is_repeat: bool) -> None:
+def _box(axes: Axes, x: float, y: float, number: int, *, fill: _Color, ink: _Color, is_repeat: bool) -> None:
     corner = (x - _WIDTH / 2, y - _HEIGHT / 2)
-    look = {"facecolor": "#E4E4E4", "linestyle": (0, (3, 1.5))} if is_repeat else {"facecolor": "white"}
-    shape = {"boxstyle": "round,pad=0,rounding_size=0.08", "edgecolor": color, "linewidth": 1.6}
-    axes.add_patch(FancyBboxPatch(corner, _WIDTH, _HEIGHT, **shape, **look))
-    axes.text(x, y, str(number), ha="center", va="center_baseline", fontsize=11)
+    shape = {"boxstyle": "round,pad=0,rounding_size=0.08", "linewidth": 1.8}
+    line = (0, (3, 1.5)) if is_repeat else "solid"
+    box = FancyBboxPatch(corner, _WIDTH, _HEIGHT, facecolor=fill, edgecolor="black", linestyle=line, **shape)
+    axes.add_patch(box)
+    axes.text(x, y, str(number), color=ink, ha="center", va="center_baseline", fontsize=11)

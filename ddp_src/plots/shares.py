@@ -39,7 +39,7 @@ def shares(panels: Mapping[str, Sequence[Sequence[Sequence[int]]]], *, samples: 
         _label_axes(axes, samples, epochs)
     grids[-1].set_xlabel("sample (number in the data set)")
     world_size = max(len(ranks) for ranks in panels.values())
-    keys = [Patch(color=_fill(rank), label=f"rank {rank}") for rank in range(world_size)]
+    keys = [Patch(color=rank_fill(rank), label=f"rank {rank}") for rank in range(world_size)]
     keys.append(Patch(label="seen twice in this epoch", **_RING))
     figure.legend(handles=keys, loc="outside upper center", ncols=4, handlelength=1.2, columnspacing=1.5)
     return figure
@@ -54,10 +54,10 @@ def _draw_epoch(axes: Axes, epoch: int, ranks: Sequence[Sequence[int]]) -> None:
         width = 1 / len(owners)
         for place, rank in enumerate(owners):
             left = number - 0.5 + place * width
-            box = Rectangle((left, epoch - 0.5), width, 1, facecolor=_fill(rank), edgecolor="white", lw=0.8)
+            box = Rectangle((left, epoch - 0.5), width, 1, fc=rank_fill(rank), ec="white", lw=0.8)
             axes.add_patch(box)
             style = {"ha": "center", "va": "center_baseline", "fontsize": 8.5, "weight": "bold"}
-            axes.text(left + width / 2, epoch, str(rank), color=_ink(rank), **style)
+            axes.text(left + width / 2, epoch, str(rank), color=rank_ink(rank), **style)
         if len(owners) > 1:
             axes.add_patch(Rectangle((number - 0.5, epoch - 0.5), 1, 1, zorder=3, **_RING))
 
@@ -70,14 +70,14 @@ def _label_axes(axes: Axes, samples: int, epochs: int) -> None:
     axes.spines[:].set_visible(False)
 
 
-def _fill(rank: int) -> tuple[float, float, float]:
+def rank_fill(rank: int) -> tuple[float, float, float]:
     """The rank's colour, lighter with each rank, so that neighbours differ in grey too."""
     white = (0.0, 0.3, 0.7)[rank % 3]
     red, green, blue = (white + (1 - white) * part for part in to_rgb(RANK_COLORS[rank % len(RANK_COLORS)]))
     return red, green, blue
 
 
-def _ink(rank: int) -> str:
-    """White on dark fills, black on light ones."""
-    red, green, blue = _fill(rank)
+def rank_ink(rank: int) -> str:
+    """The colour of text on the rank's fill: white on a dark one, black on a light one."""
+    red, green, blue = rank_fill(rank)
     return "white" if 0.3 * red + 0.6 * green + 0.1 * blue < 0.5 else "black"

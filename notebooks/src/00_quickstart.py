@@ -293,15 +293,15 @@ print("steps per epoch, 60,000 digits on 8 ranks:", math.ceil(60000 / 8 / 128))
 # every epoch. Each rank has only its share of the samples, so an epoch has 16 steps here, and 59 on eight
 # ranks with the whole of MNIST: never 100. Count the steps over the whole run instead.
 #
-# Three more faults raise no error at all. Without `set_epoch`, every epoch shuffles alike. Without a
+# Three more faults raise no error at all. Nobody calls `set_epoch`; chapter 04 shows what that costs. Without a
 # `device`, a GPU stands idle. And the loss of one rank is printed as if it were the loss.
 
-# %% [markdown] id="fault-silence-why" lang="zh" sync="c23dcc76:b2916757"
+# %% [markdown] id="fault-silence-why" lang="zh" sync="21c3a0f8:e04809c5"
 # 训练做完了，却一个字也没打印。样本分给了各个 rank，一轮只有 16 步；`i` 每轮又从头数起，
 # `(i + 1) % 100 == 0` 永远不成立。换成八块 GPU 和完整的 MNIST，一轮也只有 59 步，照样不打印。
 # 所以本项目的训练程序不在每轮里数步，而是按整次训练累计的步数来报告。
 #
-# 还有三个错误，连报错都没有。不调用 `set_epoch`，每一轮的打乱顺序都一样；不指定 `device`，有 GPU 也闲着；
+# 还有三个错误，连报错都没有。漏了 `set_epoch`，后果见第 04 章；不指定 `device`，有 GPU 也闲着；
 # 把一个 rank 的损失打印出来，当成了整次训练的损失。
 
 # %% [markdown] id="your-script" lang="en"

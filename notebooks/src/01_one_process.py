@@ -136,9 +136,9 @@ for name in ("simple", "cnn"):
 # one, and whole batches, where `batch_size=None` makes `DataLoader` hand each list of indices to the data set.
 #
 # They take turns, one step each, so that a busy machine slows all three alike. On a CPU the clock counts only
-# this process's own work, not the turns of other programs.
+# this process's own work, not the turns of other programs. The time of each phase is its median over the steps.
 
-# %% [markdown] id="run" lang="zh" sync="a9db9431:71aedc22"
+# %% [markdown] id="run" lang="zh" sync="739d70af:71aedc22"
 # ## 跑起来
 #
 # 同样的模型和数字，每个 batch 128 个样本，用三种方式喂：逐个样本经过 PIL，逐个样本直接取张量，整批取张量。
@@ -236,7 +236,7 @@ for phase in ("data", "forward", "backward", "update"):
     print(f"{phase:8}  time(512) / time(1024) = {getattr(half, phase) / getattr(whole, phase):.2f}")
 for size in (1024, 128):
     seconds = [s.data + s.forward + s.backward + s.update for s in (sizes[size], sizes[size // 2])]
-    print(f"step({size}) / step({size // 2}) = {seconds[0] / seconds[1]:.2f}")
+    print(f"two ranks, batch {size}: {seconds[0] / seconds[1]:.2f} times as fast")
 
 # %% [markdown] id="divide-read" lang="en"
 # Data, forward and backward are work *per sample*: half the samples take about half the time. The update is
@@ -244,17 +244,16 @@ for size in (1024, 128):
 # question. **Data, forward and backward will be parallel**: each rank does them for its own part. **The update
 # is repeated**: every rank has all the weights, so every rank changes them all.
 #
-# The last two lines say how many times faster two ranks are, each with half of the batch, if communication
-# costs nothing. With 1,024 samples that is less than twice: the update is not divided. With 128 they gain
-# little: the update is a large part of such a step, and the other phases have **fixed costs**, the same for
-# any batch.
+# The last two lines are about two ranks, each with half of the batch, if communication costs nothing. With 1,024
+# samples they are less than twice as fast as one: the update is not divided. With 128 they gain little: the
+# update is a large part of such a step, and the other phases have **fixed costs**, the same for any batch.
 
-# %% [markdown] id="divide-read" lang="zh" sync="43ae8115:f8351cca"
+# %% [markdown] id="divide-read" lang="zh" sync="46e6c0bc:a494af30"
 # data、forward、backward *按样本*干活：样本减半，时间大约也减半。update *按权重*干活：batch 再小，时间也差不多。
 # 这就回答了本章的问题：**并行的是取数据、前向传播和反向传播**，每个 rank 只做自己那一份；
 # **更新是重复的**，每个 rank 都有全部权重，都要全部改一遍。
 #
-# 最后两行是说：两个 rank 各分一半，通信又不花时间，一步能快多少倍。batch 是 1,024 时到不了两倍，
+# 最后两行是说：两个 rank 各分一半，通信又不花时间，速度是单进程的几倍。batch 是 1,024 时到不了两倍，
 # 因为更新没有分摊。batch 是 128 时好处更小：更新占了很大一块，其余阶段也各有**固定开销**，batch 再小也省不掉。
 
 # %% [markdown] id="why" lang="en"
@@ -410,23 +409,17 @@ print(f"max|rank 0 − rank 1| after DDP = {max(apart):g}, in all {len(apart)}")
 # 所以这里该乘以 `get_world_size()`，抵消 DDP 的那次除法。
 
 # %% [markdown] id="hidden" lang="en"
-# By hand: if rank 0's four samples have the gradient 1 and rank 1's only one has 10, the mean of the means is
-# about twice the mean over the samples. `DistributedSampler` keeps the parts equal by repeating samples
-# (chapter 04).
-#
-# Yet parts may only look equal. `cross_entropy` skips samples with the label −100, which often marks the padding
+# In training, `DistributedSampler` keeps the parts equal by repeating samples (chapter 04). Yet parts may only
+# look equal. `cross_entropy` skips samples with the label −100, which often marks the padding
 # at the end of short texts, and takes the mean over the others. Here both halves have 4 samples, and in the
 # second only one has a label:
 
-# %% [markdown] id="hidden" lang="zh" sync="72a0d418:df51789c"
-# 动笔算一算：rank 0 四个样本的梯度都是 1，rank 1 唯一的样本是 10，两边的平均再求平均，差不多是全部样本平均的
-# 两倍。`DistributedSampler` 会重复几个样本，让各部分一样大（第 04 章）。
-#
+# %% [markdown] id="hidden" lang="zh" sync="eba965a3:0e632651"
+# 训练时，`DistributedSampler` 会重复几个样本，让各部分一样大（第 04 章）。
 # 可是，看上去一样大，也未必真的一样大。`cross_entropy` 会跳过标签为 −100 的样本，只对其余的求平均；
 # 这个标签常用来标记短文本末尾补上的内容。下面两半都是 4 个样本，后一半却只有一个带标签：
 
 # %% id="hidden-claim"
-print(f"4 + 1 by hand: mean of means = {(1 + 10) / 2}, mean over samples = {(4 * 1 + 1 * 10) / 5}")
 masked = labels.clone()
 masked[5:] = -100
 parts = [one_process.gradient(images[:4], masked[:4]), one_process.gradient(images[4:], masked[4:])]

@@ -113,8 +113,6 @@ plots.shares({way: [rank.epochs for rank in ranks] for way, ranks in few.items()
 for way, ranks in few.items():
     epochs = ranks[0].epochs
     print(f"{way}: rank 0, epoch 0 {epochs[0]}, epoch 1 {epochs[1]}")
-    print(f"  orders in 10 epochs = {len({tuple(epoch) for epoch in epochs})},", end=" ")
-    print(f"different samples of rank 0, 1, 2 = {[len(rank.different) for rank in ranks]}")
 
 # %% [markdown] id="read" lang="en"
 # **The answer is (c).** Without `set_epoch` there is one order for all ten epochs. Of the 4,000 samples rank 0
@@ -300,12 +298,12 @@ print(f"each once  8/10 = {8 / 10:.3f}")
 # The cure needs no sampler. With three ranks, each tests every third sample, even if some get one fewer. Each
 # counts two things, right answers and samples. Both are added up over the ranks, and divided once.
 
-# %% [markdown] id="ten-on-three-read" lang="zh" sync="a0a57e58:244a593d"
+# %% [markdown] id="ten-on-three-read" lang="zh" sync="bdff5f7a:0224c9bd"
 # 补齐让 10 个变成 12 个：0 号和 1 号测了两遍，而 0 号正是答错的，准确率就偏低。`drop_last` 只测 9 个：
 # 漏掉的 9 号也是答错的，准确率就偏高。两种结果都会随 rank 的个数变化。
 #
 # 训练时影响不大：有 `set_epoch`，每轮重复或丢掉的样本都在换。测试时却会得到一个错的数，而且不报错。比如目标检测库
-# [RF-DETR](https://github.com/roboflow/rf-detr/issues/1507) 里，21 张测试图片在两块 GPU 上变成了 22 张。
+# [RF-DETR](https://github.com/roboflow/rf-detr/issues/1507) 里，21 张验证图片在两块 GPU 上变成了 22 张。
 #
 # 解决办法用不着采样器：有三个 rank，就各自每三个样本测一个，谁少测一个也没关系。每个 rank 数两样东西：
 # 对了几个，测了几个。两个数分别在各个 rank 之间求和，最后只除一次。
@@ -326,29 +324,32 @@ show_source(sampler.exact_accuracy)
 weights = runs["with set_epoch"][0].weights
 # gloo: all three on the CPU, since a GPU rounds differently and might take another digit for right
 tests = {n: spawn(sampler.test, (weights,), nprocs=n, backend="gloo")[0] for n in (1, 2, 3)}
-print(f"ranks  {'padded':27}{'mean of ranks':21}exact")
+print(f"ranks  {'padded':33}{'mean of ranks':21}exact")
 for n, test in tests.items():
-    padded = f"{test.padded!r} of {test.slots:,}"
-    print(f"{n:5}  {padded:27}{test.mean_of_ranks!r:21}{test.exact!r}")
+    padded = f"{test.padded!r} ({test.slots:,} tests)"
+    print(f"{n:5}  {padded:33}{test.mean_of_ranks!r:21}{test.exact!r}")
 
 # %% [markdown] id="exact-read" lang="en"
 # The exact accuracy is the same on 1, 2 and 3 ranks, to the last digit, since whole numbers are added. The other
 # two change on 3 ranks: the sampler makes 1,002 tests of 1,000, and the mean gives the 334 samples of rank 0 the
 # same weight as the 333 of rank 1.
 #
-# The project's training program does both right. Its `test_loader` repeats nothing. Its `train_loader` holds a
-# `DistributedSampler`, and `batches`, which walks through that loader, demands the epoch: nobody can forget
-# `set_epoch`.
+# The project's training program does both right. Its `test_loader` repeats nothing (`_load_whole_batches` makes the
+# `DataLoader`). Its `train_loader` holds a `DistributedSampler`, and `batches`, which walks through that loader,
+# demands the epoch, so nobody can forget `set_epoch`:
 
-# %% [markdown] id="exact-read" lang="zh" sync="169cd6c3:09de003e"
+# %% [markdown] id="exact-read" lang="zh" sync="2c4229e9:f69fbe55"
 # `exact` 一列加的都是整数，所以在 1、2、3 个 rank 上完全相同，直到最后一位。另外两列到 3 个 rank 就变了：
 # 采样器让 1000 个样本测了 1002 次；求平均则把 rank 0 的 334 个样本和 rank 1 的 333 个看得一样重。
 #
-# 本项目的训练程序两件事都做对了：测试用的 `test_loader` 不重复任何样本；训练用的 `train_loader` 里装着一个
-# `DistributedSampler`，取数据要经过 `batches`，而它非要知道 `epoch` 不可，这样谁也不会忘记 `set_epoch`。
+# 本项目的训练程序两件事都做对了：测试用的 `test_loader` 不重复任何样本（`_load_whole_batches` 负责建 `DataLoader`）；
+# 训练用的 `train_loader` 里装着一个 `DistributedSampler`，取数据要经过 `batches`，而它非要知道 `epoch` 不可，
+# 这样谁也不会忘记 `set_epoch`：
 
 # %% id="training-program"
-show_source(data.test_loader, data.batches)
+show_source(data.test_loader)
+with shows(TypeError):
+    data.batches(data.train_loader(numbers, batch_size=128))
 
 # %% [markdown] id="stream" lang="en"
 # **Fourth**, a stream. The samples of an `IterableDataset` have no numbers; they come one after another, like lines
@@ -372,15 +373,15 @@ with shows(ValueError):
 # 在后台替 rank 取数据。每个加载进程手里又有一份流的副本，也从头读起。改好的是 `SharedStream`，请细读：
 
 # %% id="stream-classes"
-show_source(sampler.Stream, sampler.SharedStream)
+show_source(sampler.Stream, sampler.SharedStream, sampler.read_stream)
 
 # %% id="stream-read"
 for name, shared in {"Stream": False, "SharedStream": True}.items():
-    received = spawn(sampler.read_stream, (shared,), nprocs=2, backend="gloo")  # with 2 workers per rank
+    received = spawn(sampler.read_stream, (shared,), nprocs=2, backend="gloo")
     for rank, batches in enumerate(received):
         print(f"{name}: rank {rank} got {batches}")
     came = Counter(number for batches in received for batch in batches for number in batch)
-    print(f"{name}: {len(came)} samples, each came", *set(came.values()), "times")
+    print(f"{name}: {len(came)} samples, times each came:", *set(came.values()))
 
 # %% [markdown] id="stream-why" lang="en"
 # Two ranks with two workers each: every sample comes four times. A rank reads 20 samples where 5 are its share, and
@@ -432,25 +433,26 @@ def shard(n, rank, world, epoch, seed):
 check("sampler-1", shard)
 
 # %% [markdown] id="exercise-2" lang="en"
-# **2.** Compute the exact accuracy over `n` samples. `is_right(3)` tests the model on sample 3 and says whether it
-# was right. Every rank calls your function. Test each sample on one rank, once, and return the same number on all
-# ranks. `dist.get_rank()` and `dist.get_world_size()` say where you are.
+# **2.** Now the loss: compute the exact mean loss over `n` samples. `mean_loss([3, 1, 4])` tests the model on these
+# samples and gives the mean of their losses, as `cross_entropy` does. Every rank calls your function. Test each
+# sample on one rank, once, and return the same number on all ranks. `dist.get_rank()` and `dist.get_world_size()`
+# say where you are.
 
-# %% [markdown] id="exercise-2" lang="zh" sync="468cc04e:f2875835"
-# **2.** 算出 `n` 个样本上的准确率。`is_right(3)` 用模型测一次 3 号样本，告诉我们对不对。每个 rank 都会运行
-# 你的函数：每个样本只由一个 rank 测一次，所有 rank 返回同一个数。在函数里，用 `dist.get_rank()` 和
-# `dist.get_world_size()` 查自己是几号、一共有几个。
+# %% [markdown] id="exercise-2" lang="zh" sync="ce592fbb:4e38542a"
+# **2.** 这回算损失：求 `n` 个样本上准确的平均损失。`mean_loss([3, 1, 4])` 用模型测这几个样本，给出它们损失的
+# 平均，和 `cross_entropy` 一样。每个 rank 都会运行你的函数：每个样本只由一个 rank 测一次，所有 rank 返回同一个数。
+# 在函数里，用 `dist.get_rank()` 和 `dist.get_world_size()` 查自己是几号、一共有几个。
 
-# %% id="exercise-accuracy"
+# %% id="exercise-loss"
 import torch.distributed as dist
 
 
-def exact_accuracy(is_right, n):
-    """The accuracy over samples 0 … n - 1, on however many ranks there are."""
+def exact_loss(mean_loss, n):
+    """The mean loss over samples 0 … n - 1, on however many ranks there are."""
     ...
 
 
-check("sampler-2", exact_accuracy)
+check("sampler-2", exact_loss)
 
 # %% [markdown] id="next" lang="en"
 # ## Next

@@ -1,5 +1,6 @@
 """Chapter 04: who sees which sample, the exact accuracy, the streams, and what its exercises say."""
 
+import math
 import random
 from collections import Counter
 from fractions import Fraction
@@ -224,6 +225,24 @@ WRONG_SHARDS = {
         "✗ n = 21: seeds 0 and 7 give the same order: rank 0 gets 11, 9, 13, … with both; use `seed` too.",
         "✗ n = 21：种子 0 和 7 给出同样的顺序，rank 0 拿到的都是 11, 9, 13, …；`seed` 也要用上。",
     ),
+    "another start": (
+        lambda n, rank, world, epoch, seed: [
+            (seed + epoch + i) % n for i in range(rank, n + -n % world, world)
+        ],
+        "✗ n = 21, epoch 1: rank 0 gets 1, 4, 7, …, in equal steps: another start does not make 0 to 20 "
+        "a random order.",
+        "✗ n = 21，第 1 轮：rank 0 拿到 1, 4, 7, …，相邻两个总差一样多：0 到 20 只是换了起点，"
+        "不算随机的顺序。",
+    ),
+    "shuffled after dealing": (
+        lambda n, rank, world, epoch, seed: [
+            padded(list(range(n)), world)[rank::world][i] for i in drawn(math.ceil(n / world), seed + epoch)
+        ],
+        "✗ n = 21: in epochs 0 and 1 rank 0 gets the same 7 samples, 0, 18, 3, …, in another order: shuffle "
+        "first, then deal out.",
+        "✗ n = 21：第 0 轮和第 1 轮，rank 0 拿到的是同样的 7 个样本 0, 18, 3, …，只是换了先后："
+        "先打乱，再分发。",
+    ),
     "no padding": (
         lambda n, rank, world, epoch, seed: drawn(n, seed + epoch)[rank::world],
         "✗ of 20 samples rank 0 gets 7, rank 1 gets 7, rank 2 gets 6: a rank with more would wait for "
@@ -277,9 +296,9 @@ def left_open_shard(n, rank, world, epoch, seed):
     ...
 
 
-def left_open_accuracy(is_right, n):
-    right = ...
-    return right / n
+def left_open_loss(mean_loss, n):
+    loss = ...
+    return loss / n
 
 
 def test_an_open_answer_is_told_that_it_is_not_written_yet(told):
@@ -287,9 +306,9 @@ def test_an_open_answer_is_told_that_it_is_not_written_yet(told):
         "○ not yet: write `shard(n, rank, world, epoch, seed)`, then run this cell again.",
         "○ 还没写：写好 `shard(n, rank, world, epoch, seed)`，再运行一次这个单元格。",
     )
-    assert told("sampler-2", left_open_accuracy) == (
-        "○ not yet: write `exact_accuracy(is_right, n)`, then run this cell again.",
-        "○ 还没写：写好 `exact_accuracy(is_right, n)`，再运行一次这个单元格。",
+    assert told("sampler-2", left_open_loss) == (
+        "○ not yet: write `exact_loss(mean_loss, n)`, then run this cell again.",
+        "○ 还没写：写好 `exact_loss(mean_loss, n)`，再运行一次这个单元格。",
     )
 
 
@@ -312,36 +331,53 @@ def added_up(*values):
     return total
 
 
-def over_all(right, tested):
-    right, tested = added_up(right, tested)
-    return right / tested
+def over_all(mean, tested):
+    loss, tested = added_up(mean * tested, tested)
+    return loss / tested
+
+
+def as_the_accuracy_above(mean, tested):
+    loss, tested = added_up(mean, tested)
+    return loss / tested
 
 
 def answer(share, join):
-    """An answer that tests the samples of `share(n)` and joins its numbers of right and of all of them."""
+    """An answer that tests the samples of `share(n)` and joins their mean loss and their number."""
 
-    def exact_accuracy(is_right, n):
+    def exact_loss(mean_loss, n):
         mine = share(n)
-        return join(sum(is_right(number) for number in mine), len(mine))
+        return join(mean_loss(mine), len(mine))
 
-    return exact_accuracy
+    return exact_loss
 
 
-@pytest.mark.parametrize("share", [every_other, in_two_pieces])
-def test_another_right_accuracy_is_right(share, told):
-    assert told("sampler-2", answer(share, over_all)) == (
+def one_by_one(mean_loss, n):
+    mine = torch.tensor(every_other(n))
+    return over_all(sum(mean_loss(sample[None]) for sample in mine) / len(mine), len(mine))
+
+
+@pytest.mark.parametrize("fn", [answer(every_other, over_all), answer(in_two_pieces, over_all), one_by_one])
+def test_another_right_loss_is_right(fn, told):
+    assert told("sampler-2", fn) == (
         "✓ right in all 3 cases, on 2 ranks.",
         "✓ 2 个 rank、3 组数据，全对。",
     )
 
 
-WRONG_ACCURACIES = {
-    "mean of the ranks' accuracies": (
-        answer(every_other, lambda right, tested: added_up(right / tested)[0] / 2),
-        "✗ you give 0.7273, the mean of the ranks' accuracies 0.4545 and 1, but these are of 11 and 10 "
-        "samples; 15 of 21 are right, 0.7143: add up first, then divide once.",
-        "✗ 你给出 0.7273，它是各 rank 准确率 0.4545 和 1 的平均，可它们的样本数是 11 和 10；21 个里"
-        "对了 15 个，应为 0.7143：先求和，最后只除一次。",
+WRONG_LOSSES = {
+    "mean of the ranks' means": (
+        answer(every_other, lambda mean, tested: added_up(mean)[0] / 2),
+        "✗ you give 0.9091, the mean of the ranks' mean losses 1.318 and 0.5, but these are of 11 and 10 "
+        "samples; all 21 have 0.9286: add up first, then divide once.",
+        "✗ 你给出 0.9091，它是各 rank 平均损失 1.318 和 0.5 的平均，可它们的样本数是 11 和 10；全部 "
+        "21 个样本的平均损失应为 0.9286：先求和，最后只除一次。",
+    ),
+    "means added up as if they were sums": (
+        answer(every_other, as_the_accuracy_above),
+        "✗ you give 0.0875, that is 1.25 + 0.5 over 20, but these are means, of 10 and 10 samples: turn each "
+        "into a sum before you add them up.",
+        "✗ 你给出 0.0875，也就是 1.25 + 0.5 再除以 20，可加起来的是平均值，分别来自 10 和 10 个样本：先把它们"
+        "变回总和，再相加。",
     ),
     "padded": (
         answer(by_torchs_sampler, over_all),
@@ -353,23 +389,28 @@ WRONG_ACCURACIES = {
         "✗ 21 samples on 2 ranks: you tested 20 of them; sample 20 was tested on no rank.",
         "✗ 21 个样本、2 个 rank：你只测试了其中 20 个；样本 20 没有任何 rank 测试过。",
     ),
-    "own accuracy": (
-        answer(every_other, lambda right, tested: right / tested),
-        "✗ rank 0 gives 0.5, the accuracy of its own 10 samples; 15 of 20 are right, 0.75, and every rank "
-        "must give that: add up over the ranks.",
-        "✗ rank 0 给出 0.5，那只是它自己 10 个样本的准确率；20 个里对了 15 个，每个 rank 都应给出 0.75："
-        "要在各个 rank 之间求和。",
+    "own loss": (
+        answer(every_other, lambda mean, tested: mean),
+        "✗ rank 0 gives 1.25, the mean loss of its own 10 samples; all 20 have 0.875, and every rank must "
+        "give that: add up over the ranks.",
+        "✗ rank 0 给出 1.25，那只是它自己 10 个样本的平均损失；全部 20 个样本的是 0.875，每个 rank 都应给出"
+        "这个数：要在各个 rank 之间求和。",
     ),
     "everything on every rank": (
-        answer(range, lambda right, tested: right / tested),
+        answer(range, lambda mean, tested: mean),
         "✗ 20 samples on 2 ranks: each rank tested all 20; share the work out, so that each sample is tested "
         "on one rank.",
         "✗ 20 个样本、2 个 rank：每个 rank 都测试了全部 20 个；请分工，每个样本只由一个 rank 测试。",
     ),
-    "only the right ones added up": (
-        answer(every_other, lambda right, tested: added_up(right)[0] / tested),
-        "✗ 20 samples: rank 0 gives 1.5, but 15 of 20 are right: 0.75.",
-        "✗ 20 个样本：rank 0 给出 1.5，而 20 个里对了 15 个：应为 0.75。",
+    "only the losses added up": (
+        answer(every_other, lambda mean, tested: added_up(mean * tested)[0] / tested),
+        "✗ 20 samples: rank 0 gives 1.75, but their losses add up to 17.5: 0.875.",
+        "✗ 20 个样本：rank 0 给出 1.75，而它们的损失合计 17.5：应为 0.875。",
+    ),
+    "one number instead of a list": (
+        lambda mean_loss, n: mean_loss(3),
+        "✗ mean_loss takes a list of sample numbers; you gave it 3.",
+        "✗ mean_loss 要的是一个列表，里面是样本的编号；你给它的是 3。",
     ),
     "counting from 1": (
         answer(lambda n: range(1, n + 1), over_all),
@@ -379,7 +420,7 @@ WRONG_ACCURACIES = {
 }
 
 
-@pytest.mark.parametrize("mistake", WRONG_ACCURACIES)
-def test_a_wrong_accuracy_is_told_what_it_did(mistake, told):
-    fn, english, chinese = WRONG_ACCURACIES[mistake]
+@pytest.mark.parametrize("mistake", WRONG_LOSSES)
+def test_a_wrong_loss_is_told_what_it_did(mistake, told):
+    fn, english, chinese = WRONG_LOSSES[mistake]
     assert told("sampler-2", fn) == (english, chinese)

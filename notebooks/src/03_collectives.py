@@ -459,7 +459,8 @@ show_source(collectives.call_another)
 try:
     spawn(collectives.call_another, nprocs=3, backend="gloo", timeout=2, debug=True)
 except RankFailed as error:  # the middle of its message describes both calls at length
-    print("RankFailed:", error.message.partition(" Rank ")[0], "…", error.message.rpartition(".")[2])
+    print("RankFailed:", error.message.partition(" Rank ")[0], "…")
+    print(error.message.rpartition(".")[2])
 
 # %% [markdown] id="mismatch-why" lang="en"
 # The message names the two calls; `…` stands for a screenful about their tensors. The worst case has no message.

@@ -265,7 +265,7 @@ for name, sent in sizes.items():
     early = sum(sent[:-1]) / sum(sent)
     print(
         f"{name:>19}: all-reduces = {len(sent):>2}, first = {sent[0]:>10,} B, "
-        f"{early:4.0%} full before the last gradient"
+        f"bytes full before the last gradient = {early:4.0%}"
     )
 print("all-reduces in step 1, for each cap:", [len(steps[0]) for steps in runs.values()])
 print(f"4 MB as a cap = {4 * 2**20:,} B")

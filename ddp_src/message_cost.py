@@ -23,7 +23,7 @@ def all_reduce_times(rank: int, sizes: Sequence[int], rounds: int = 12) -> list[
     tensors = {size: torch.zeros(size // 4, device=device) for size in sizes}
     seconds = {size: [] for size in sizes}
     for _ in range(rounds):
-        for size in sorted(sizes, reverse=True):  # large ones empty the caches: they come first
+        for size in sorted(sizes, reverse=True):  # right after a huge message, a small one would be slower
             x = tensors[size]
             dist.barrier()  # so that waiting for a late rank is not measured
             start = time.perf_counter()

@@ -77,6 +77,7 @@ def test_cells_have_the_colours_of_their_origins():
 def test_what_is_not_promised_is_hatched_and_named_in_the_legend():
     figure = collectives(reduced(), [["reduce"]])
     assert [p.get_x() for p in rectangles(figure.axes[0], get_hatch="////")] == [5, 6]  # after: ranks 1, 2
+    assert not any(text.get_bbox_patch() for text in figure.axes[0].texts)  # no box over the colours
     legend = [text.get_text() for text in figure.legends[0].get_texts()]
     assert legend == ["from rank 0", "from rank 1", "from rank 2", "not promised"]
     kept = collectives([{"all_reduce": Held([1], [11])}, {"all_reduce": Held([10], [11])}], [["all_reduce"]])

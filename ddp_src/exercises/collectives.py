@@ -175,12 +175,12 @@ def _diagnose_reports(ranks: Sequence[Report]) -> Feedback | None:
         if report.printed:
             line = repr(report.printed[:80])
             return Feedback(
-                f"rank {rank} prints {line}: only rank 0 shall print.",
+                f"rank {rank} prints {line}: let only rank 0 print.",
                 f"rank {rank} 也打印了 {line}：只让 rank 0 打印。",
             )
     if not first.printed:
         return Feedback(
-            f"no rank prints anything: rank 0 shall print the mean loss, here {mean:.4f}.",
+            f"no rank prints anything: let rank 0 print the mean loss, here {mean:.4f}.",
             f"没有一个 rank 打印任何内容：应当由 rank 0 打印平均损失，这里是 {mean:.4f}。",
         )
     if not first.prints(mean):

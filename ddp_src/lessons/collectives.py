@@ -29,14 +29,15 @@ class Waited:
     left: float
 
 
-def every_collective(rank: int) -> dict[str, Held | Waited]:
-    """Each once, on three ranks; rank r holds powers of ten, so a sum's digits tell whose numbers it has."""
+def every_collective(rank: int) -> dict[str, Held | Waited | FinePrint]:
+    """Each once, and the fine print; rank r holds powers of ten: a sum's digits tell whose numbers it has."""
     x = torch.tensor([10**rank])
     return {
         **in_place(rank),
         **from_lists(rank),
         "barrier": come_late(rank, dist.barrier),
         "all_reduce without barrier": come_late(rank, lambda: dist.all_reduce(x)),
+        "fine print": fine_print(rank),
     }
 
 

@@ -21,7 +21,7 @@ _LETTER = 0.0145  # width of a letter, as a fraction of the axes
 def backward_timeline(passes: Mapping[str, Sequence[Span]]) -> Figure:
     """One panel per backward pass, all on one axis of ms since the first gradient was begun.
 
-    `passes` gives under each title the spans of a backward pass. A dashed line stands where the last layer's
+    `passes` gives under each title the spans of a backward pass. A dashed line stands where the last
     gradient is done. Up to three all-reduces carry their size, 4 bytes per number; all share one row unless
     they run at the same time. Raises DataError if a pass has no gradient or no all-reduce.
     """
@@ -34,7 +34,7 @@ def backward_timeline(passes: Mapping[str, Sequence[Span]]) -> Figure:
         :, 0
     ]
     for axes, (title, (gradients, sent)) in zip(panels, moved.items(), strict=True):
-        axes.set_xlim(0, max(1.02 * max(ends), max(dones) / 0.8))
+        axes.set_xlim(0, max(1.02 * max(ends), max(dones) / 0.74))
         axes.set_title(title, loc="left")
         _draw_gradients(axes, gradients)
         _draw_all_reduces(axes, sent)
@@ -65,7 +65,7 @@ def _draw_gradients(axes: Axes, gradients: Sequence[Span]) -> None:
     done = gradients[-1].end
     axes.axvline(done, color="black", linewidth=1.2, linestyle=(0, (4, 2)), zorder=0)
     axes.annotate(
-        "backward ends", (done, 0), xytext=(5, 0), textcoords="offset points", va="center", fontsize=10
+        "last gradient done", (done, 0), xytext=(5, 0), textcoords="offset points", va="center", fontsize=10
     )
 
 
@@ -76,8 +76,7 @@ def _draw_all_reduces(axes: Axes, sent: Sequence[Span]) -> None:
             _block(axes, span, row, _ALL_REDUCE)
             if len(sent) <= 3:
                 _write_size(axes, span, row)
-    labels = ["layer gradients", "all-reduce", *[""] * (len(rows) - 1)]
-    axes.set_yticks(range(1 + len(rows)), labels)
+    axes.set_yticks([0, (1 + len(rows)) / 2], ["layer gradients", "all-reduce"])
     axes.set_ylim(len(rows) + 0.5, -0.55)
     axes.tick_params("y", length=0)
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Patch, Rectangle
+from matplotlib.patheffects import withStroke
 
 from ddp_src.plots.style import RANK_COLORS
 
@@ -62,7 +63,6 @@ def draw_column(
                 zorder=3 if thick else 2,
             )
         )
-        paper = {"facecolor": "white", "edgecolor": "none", "pad": 1.2}
         axes.text(
             left + 0.5,
             bottom + HEIGHT / 2,
@@ -71,7 +71,7 @@ def draw_column(
             va="center_baseline",
             fontsize=fontsize,
             zorder=4,
-            bbox=None if promised else paper,
+            path_effects=None if promised else [withStroke(linewidth=2.5, foreground="white")],
         )
 
 

@@ -20,9 +20,10 @@
 # %% [markdown] id="words" lang="en"
 # **Point-to-point** communication has one sender and one receiver. A **collective** is a call that all ranks make
 # together: each gives what it has and gets its part of the result. To **reduce** is to make one value out of
-# those of all ranks: their sum, or with `op=dist.ReduceOp.MAX`, say, their maximum.
+# those of all ranks: in chapter 00 their mean, here their sum unless you ask for another, such as
+# `op=dist.ReduceOp.MAX`.
 
-# %% [markdown] id="words" lang="zh" sync="faa33d10:491085e6"
+# %% [markdown] id="words" lang="zh" sync="3abf4dd9:491085e6"
 # 一个 rank 发、另一个 rank 收，叫**点对点通信**（point-to-point）。**集合通信**（collective communication）
 # 则是所有 rank 一起调用同一个函数，各交各的数据，各拿各的结果。**归约**（reduce）把各个 rank 的值合成一个：
 # 第 00 章是求平均，这里默认求和，也可以另外指定，例如 `op=dist.ReduceOp.MAX`。
@@ -48,11 +49,11 @@ warm_up()  # gets the ranks' processes ready while you read on
 #
 # - (a) 10 and 100: theirs, untouched
 # - (b) 111 and 111: the sum, as on rank 0
-# - (c) something else
+# - (c) 110 and 100
 #
 # Write your letter down before you read on.
 
-# %% [markdown] id="predict" lang="zh" sync="061fa62a:a2c25598"
+# %% [markdown] id="predict" lang="zh" sync="6858d1c6:fba0f7e0"
 # ## 先猜一猜
 #
 # rank 0、1、2 手里各是 1、10、100。三个 rank 都调用 `dist.reduce(x, dst=0)`，它把三个数之和放到 rank 0 上。
@@ -60,7 +61,7 @@ warm_up()  # gets the ranks' processes ready while you read on
 #
 # - (a) 10 和 100：还是自己的数，没变
 # - (b) 111 和 111：和 rank 0 一样，都是总和
-# - (c) 都不是
+# - (c) 110 和 100
 #
 # 先写下你的答案，再往下看。
 
@@ -81,12 +82,12 @@ warm_up()  # gets the ranks' processes ready while you read on
 show_source(collectives.in_place)
 
 # %% [markdown] id="launch" lang="en"
-# The launch below makes these four calls and the six that follow later, with Gloo on every machine. The figure
-# shows one of them: left of the arrow what ranks r0, r1, r2 held before, right of it what they held after.
+# One launch makes these four calls and, for later sections, others on the same three ranks, with Gloo on every
+# machine. The figure shows `reduce`: left of the arrow what ranks r0, r1, r2 held before, right of it after.
 
-# %% [markdown] id="launch" lang="zh" sync="b2830a4f:b0c95fec"
-# 下面一次启动，既做这四种操作，也做后面的六种，一律用 Gloo 后端。图里先只画 `reduce`：箭头左边是 r0、r1、r2
-# 三个 rank 原先的数，右边是之后的数。
+# %% [markdown] id="launch" lang="zh" sync="922dccb4:0df63c81"
+# 下面一次启动，不但做这四种操作，也把后面几节要看的一并做完，一律用 Gloo 后端。图里先只画 `reduce`：
+# 箭头左边是 r0、r1、r2 三个 rank 原先的数，右边是之后的数。
 
 # %% id="reduce"
 ranks = spawn(collectives.every_collective, nprocs=3, backend="gloo")
@@ -101,7 +102,7 @@ plots.collectives(ranks, [["reduce"]])
 # rank 2 是 100。rank 1 和 rank 2 的格子画了斜线：结果不作保证。
 
 # %% [markdown] id="answer" lang="en"
-# **The answer is (c):** 110 and 100. Read the digits: 110 = 10 + 100 is the sum of ranks 1 and 2. Gloo passed
+# **The answer is (c).** Read the digits: 110 = 10 + 100 is the sum of ranks 1 and 2. Gloo passed
 # partial sums along, 100 → 110 → 111, and left them there. The documentation promises the sum on `dst` alone;
 # elsewhere (hatched) you may find anything, and with another backend something else again.
 #
@@ -109,8 +110,8 @@ plots.collectives(ranks, [["reduce"]])
 #   unchanged only because the adding starts there.
 # - If you chose (b): you thought of `all_reduce`, which leaves the sum on every rank.
 
-# %% [markdown] id="answer" lang="zh" sync="417da148:e176a459"
-# **答案是 (c)**：110 和 100。110 = 10 + 100，是 rank 1 和 rank 2 的和：Gloo 一路加过去，100 → 110 → 111，
+# %% [markdown] id="answer" lang="zh" sync="09ddb12b:6b3716ea"
+# **答案是 (c)**。看各位数字：110 = 10 + 100，是 rank 1 和 rank 2 的和。Gloo 一路加过去，100 → 110 → 111，
 # 半路上的和就留在了原地。文档只保证 `dst` 上是总和；画斜线的格子里什么都有可能，换个后端可能又不一样。
 #
 # - 选 (a)，多半是以为自己手里的数不会动。其实加法就做在这个张量上；rank 2 没变，只因为是从它加起的。
@@ -154,15 +155,10 @@ plots.collectives(ranks)
 # all_gather 让大家都收齐。reduce_scatter 留下 111、222、333，每个 rank 一个。all_to_all 行列互换。
 # barrier：rank 0 先到，等了 80 毫秒左右，最后一个到了，大家一起离开。
 
-
 # %% id="claim"
-def left_by(name):
-    return " ".join(str(held[name].after[0]) for held in ranks)
-
-
-print(
-    f"reduce: {left_by('reduce')}   all_reduce: {left_by('all_reduce')}   reduce_scatter: {left_by('reduce_scatter')}"
-)
+barrier = [rank["barrier"] for rank in ranks]
+gap = min(rank.left for rank in barrier) - max(rank.came for rank in barrier)
+print(f"barrier: first leaves − last comes = {1e3 * gap:.1f} ms ≥ 0: {gap >= 0}")
 
 # %% [markdown] id="read" lang="en"
 # Read the panels in pairs:
@@ -181,23 +177,26 @@ print(
 # - **all-to-all**（全互换）是行列互换。**屏障**（barrier）：最后一个没到，谁也走不了。
 
 # %% [markdown] id="names" lang="en"
-# Three of them have a twin that takes all pieces in one tensor, here `whole`, which saves copying. The older
-# names, which you meet in much code, work and warn:
+# Three of them have a twin that takes all pieces in one tensor, here `whole`, which saves copying:
 #
-# | with a list | with one tensor | its older name |
-# |---|---|---|
-# | `all_gather(pieces, x)` | `all_gather_single(whole, x)` | `all_gather_into_tensor` |
-# | `reduce_scatter(x, pieces)` | `reduce_scatter_single(x, whole)` | `reduce_scatter_tensor` |
-# | `all_to_all(pieces, pieces)` | `all_to_all_single(whole, whole)` | the same |
+# | with a list | with one tensor |
+# |---|---|
+# | `all_gather(pieces, x)` | `all_gather_single(whole, x)` |
+# | `reduce_scatter(x, pieces)` | `reduce_scatter_single(x, whole)` |
+# | `all_to_all(pieces, pieces)` | `all_to_all_single(whole, whole)` |
+#
+# Much code has the older names of the first two. They still work, and warn:
 
-# %% [markdown] id="names" lang="zh" sync="f6ccafe1:d0c4e4fd"
-# 其中三种另有一个版本：不用列表，只用一整块张量（表中的 `whole`），省去复制。前两个改过名，旧名还能用，但会有警告：
+# %% [markdown] id="names" lang="zh" sync="10a840fc:99c21f7b"
+# 其中三种另有一个版本：不用列表，只用一整块张量（表中的 `whole`），省去复制：
 #
-# | 用列表 | 用一整块张量 | 旧名 |
-# |---|---|---|
-# | `all_gather(pieces, x)` | `all_gather_single(whole, x)` | `all_gather_into_tensor` |
-# | `reduce_scatter(x, pieces)` | `reduce_scatter_single(x, whole)` | `reduce_scatter_tensor` |
-# | `all_to_all(pieces, pieces)` | `all_to_all_single(whole, whole)` | 没改 |
+# | 用列表 | 用一整块张量 |
+# |---|---|
+# | `all_gather(pieces, x)` | `all_gather_single(whole, x)` |
+# | `reduce_scatter(x, pieces)` | `reduce_scatter_single(x, whole)` |
+# | `all_to_all(pieces, pieces)` | `all_to_all_single(whole, whole)` |
+#
+# 前两个改过名。许多代码还用旧名，能运行，但会有警告：
 
 # %% id="old-names"
 print(dist.all_gather_into_tensor.__deprecated__)
@@ -251,17 +250,15 @@ plots.ring([rank.steps for rank in rings], total=[rank.total for rank in rings])
 # Follow the top row. Its chunk starts on rank 1 as 10, becomes 110 on rank 2, 1110 on rank 3 and 1111 on rank 0.
 # After these three steps rank r holds the sum of chunk r: a reduce-scatter. Three more hand the sums on: an
 # all-gather. In all, each rank sends 2(N − 1) chunks of 1/N: less than two tensors, however many the ranks.
+#
+# In the same launch they did it with 4,096 numbers each: are the sums *bit for bit* those of `dist.all_reduce`?
 
-# %% [markdown] id="ring-read" lang="zh" sync="9b8b807e:7085d270"
+# %% [markdown] id="ring-read" lang="zh" sync="4b67b391:b223b0be"
 # 看最上面一行：从 rank 1 的 10 出发，到 rank 2 变成 110，到 rank 3 变成 1110，到 rank 0 变成 1111。三步之后，
 # rank r 有了第 r 段的总和，这是 reduce-scatter；再走三步，把总和传给大家，这是 all-gather。
 # 每个 rank 一共发出 2(N − 1) 段，每段是张量的 1/N：rank 再多，也不到两份张量。
-
-# %% [markdown] id="bits" lang="en"
-# Now 4,096 numbers on each rank: are the sums equal *bit for bit* to those of `dist.all_reduce`?
-
-# %% [markdown] id="bits" lang="zh" sync="17f661ba:20b05bfc"
-# 再来一次，每个 rank 4096 个数：算出的和与 `dist.all_reduce` 的结果*逐位相同*吗？
+#
+# 同一次启动里，每个 rank 还用 4096 个数做了一遍：算出的和与 `dist.all_reduce` 的结果*逐位相同*吗？
 
 
 # %% id="sums"
@@ -323,10 +320,8 @@ print(f"ring turned round ≠ all_reduce in {(sums.turned != sums.torchs).sum()}
 # 时间 = α + S/β。S 是大小；α 是**时延**（latency），消息再小也要付；β 是**带宽**（bandwidth），每秒能传多少字节。
 # KB、MB、GB 都按 1024 进位。
 
-# %% id="source-times"
-show_source(all_reduce_times)
-
 # %% id="times"
+show_source(all_reduce_times)
 sizes = [4 * 4**k for k in range(13)]
 seconds = [max(times) for times in zip(*spawn(all_reduce_times, (sizes,), nprocs=2), strict=True)]
 alpha, beta = fit_line(sizes, seconds)
@@ -345,14 +340,13 @@ errors = [abs(ratio - 1) for ratio in ratios(sizes, seconds, alpha, beta)]
 print(f"α = {alpha * 1e6:.0f} µs   β = {beta / 2**30:.2g} GB/s   αβ = {alpha * beta / 2**10:.0f} KB")
 print(f"fit against measurement: median error {median(errors):.0%}, largest {max(errors):.0%}")
 print(f"4 KB ÷ 4 B: {seconds[5] / seconds[0]:.1f} × the time for {sizes[5] // sizes[0]} × the bytes")
-print(f"64 MB ÷ 4 MB: {seconds[12] / seconds[10]:.0f} × the time for {sizes[12] // sizes[10]} × the bytes")
 
 # %% [markdown] id="cost-read" lang="en"
 # The dashed and the dotted line cross at S = αβ. Below it you pay for the message: a thousand times the bytes,
-# 4 KB for 4 B, take a time of the same order. Above it you pay for the bytes: from 4 MB to 64 MB the time grows
-# with them. So send one large message rather than many small ones, as DDP does in chapters 05 and 06.
+# 4 KB for 4 B, take a time of the same order. Above it you pay for the bytes. So send one large message rather
+# than many small ones, as DDP does in chapters 05 and 06.
 
-# %% [markdown] id="cost-read" lang="zh" sync="949f2726:ebf401c3"
+# %% [markdown] id="cost-read" lang="zh" sync="d7544e42:ebf401c3"
 # 虚线和点线相交在 S = αβ 处。比它小，时间主要花在时延上：从 4 B 到 4 KB，字节数是一千倍，时间还在一个量级。
 # 比它大，时间主要花在传字节上。所以宁可发一条大的，不要发许多条小的；DDP 传梯度时就是这样做的（第 05、06 章）。
 
@@ -360,31 +354,31 @@ print(f"64 MB ÷ 4 MB: {seconds[12] / seconds[10]:.0f} × the time for {sizes[12
 # ## Five things worth knowing
 #
 # First: **nobody needs a barrier before a reduction.** In the launch of the ten calls the ranks also came 40 ms
-# apart to an all-reduce. It waits for the last rank by itself, since it needs that rank's numbers.
+# apart to an `all_reduce`. It waits for the last rank by itself, since it needs that rank's numbers:
 
-# %% [markdown] id="fine-print" lang="zh" sync="e24d017a:5606da2a"
+# %% [markdown] id="fine-print" lang="zh" sync="7bbf98a5:acfce848"
 # ## 五件值得知道的事
 #
-# 第一，**归约之前不需要屏障**。下图右边，三个 rank 先后相差 40 毫秒走到 `all_reduce`：
-# 缺了最后那个 rank 的数就算不出和，所以 all-reduce 自己就会等。
+# 第一，**归约之前不需要屏障**。前面跑十种操作的那次启动里，三个 rank 还先后相差 40 毫秒走到 `all_reduce`。
+# 缺了最后那个 rank 的数就算不出和，所以它自己就会等：
 
 # %% id="no-barrier"
-plots.collectives(ranks, [["barrier", "all_reduce without barrier"]])
+plots.collectives(ranks, [["all_reduce without barrier"]])
 
 # %% [markdown] id="no-barrier-alt" alt="no-barrier" lang="en"
-# Two timelines that look alike: at the barrier and in the all_reduce, rank 0 comes first and waits, rank 1 waits
-# half as long, rank 2 hardly at all; all go on once rank 2 has come.
+# As at the barrier above: in the all_reduce rank 0 comes first and waits, rank 1 waits half as long, rank 2
+# hardly at all; all go on once rank 2 has come.
 
-# %% [markdown] id="no-barrier-alt" alt="no-barrier" lang="zh" sync="7b436ad9:12dd3678"
-# 两条时间线一个样：不管是 barrier 还是 all_reduce，都是 rank 0 先到、等得最久，rank 1 只等一半，rank 2 几乎不等；
+# %% [markdown] id="no-barrier-alt" alt="no-barrier" lang="zh" sync="d0b22c75:53cabbe7"
+# 和前面的 barrier 一样：走到 all_reduce，rank 0 先到、等得最久，rank 1 只等一半，rank 2 几乎不等；
 # rank 2 一到，大家就往下走。
 
 # %% [markdown] id="fine-print-run" lang="en"
-# The other four, one function each: a sum in a sub-group, Python objects, the gradient behind an `all_gather`,
-# and a call that does not wait.
+# The other four, one function each, from the same launch: a sum in a sub-group, Python objects, the gradient
+# behind an `all_gather`, and a call that does not wait.
 
-# %% [markdown] id="fine-print-run" lang="zh" sync="d5238dff:823e9fae"
-# 另外四件，各有一个函数：在子组里求和、传 Python 对象、`all_gather` 之后的梯度、不等结果的调用。
+# %% [markdown] id="fine-print-run" lang="zh" sync="91e023df:be3076ea"
+# 另外四件，各有一个函数，也是那次启动里跑的：在子组里求和、传 Python 对象、`all_gather` 之后的梯度、不等结果的调用。
 
 # %% id="fine-print-source"
 show_source(
@@ -393,9 +387,7 @@ show_source(
     collectives.gather_with_gradient,
     collectives.go_on,
 )
-
-# %% id="fine-print-launch"
-seen = spawn(collectives.fine_print, nprocs=3, backend="gloo")
+seen = [rank["fine print"] for rank in ranks]
 print("sum in the group of 0 and 2:", *(rank.in_sub_group for rank in seen))
 print("objects on rank 2:", seen[2].notes)
 print("all_gather gives a gradient:", *(rank.gathered_has_gradient for rank in seen))
@@ -432,11 +424,10 @@ print(
 # %% [markdown] id="break" lang="en"
 # ## Break it: one rank makes another call
 #
-# You want the mean loss printed once, so you put everything under `if rank == 0`. (A rank may wait 2 s here;
-# torch alone waits
-# [up to 30 minutes](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group).)
+# You want the mean loss printed once, so you put everything under `if rank == 0`. Here a rank may wait 2 s;
+# [Gloo's default is 30 minutes](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group).
 
-# %% [markdown] id="break" lang="zh" sync="0d45fa8c:bb05788c"
+# %% [markdown] id="break" lang="zh" sync="e9184b1e:bb05788c"
 # ## 弄坏它：有一个 rank 的调用和别人不一样
 #
 # 平均损失只想打印一次，于是把整段都放进 `if rank == 0`。这里规定最多等 2 秒；
@@ -464,15 +455,19 @@ with shows(RanksStuck):
 # `TORCH_DISTRIBUTED_DEBUG=DETAIL`），torch 会先核对各个 rank 的调用再执行，卡住就变成了报错：
 
 # %% id="mismatch"
-with shows(RankFailed):
+show_source(collectives.call_another)
+try:
     spawn(collectives.call_another, nprocs=3, backend="gloo", timeout=2, debug=True)
+except RankFailed as error:  # the middle of its message describes both calls at length
+    print("RankFailed:", error.message.partition(" Rank ")[0], "…")
+    print(error.message.rpartition(".")[2])
 
 # %% [markdown] id="mismatch-why" lang="en"
-# The message is long; look for the two calls, `ALLREDUCE` and `BROADCAST`. The worst case has no message. All
-# ranks sum `a` and then `b`, but rank 1 does `b` first:
+# The message names the two calls; `…` stands for a screenful about their tensors. The worst case has no message.
+# All ranks sum `a` and then `b`, but rank 1 does `b` first:
 
-# %% [markdown] id="mismatch-why" lang="zh" sync="951a8973:18859715"
-# 报错很长，只要看它点出的两个操作：`ALLREDUCE` 和 `BROADCAST`。最糟的情形连报错都没有：
+# %% [markdown] id="mismatch-why" lang="zh" sync="c0c18487:345a8328"
+# 报错点出了两个操作；`…` 处原有一屏字，描述两边的张量。最糟的情形连报错都没有：
 # 大家都先对 `a` 求和、再对 `b` 求和，只有 rank 1 反过来：
 
 # %% id="swapped"

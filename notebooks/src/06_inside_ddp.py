@@ -43,11 +43,11 @@ warm_up()  # gets the ranks' processes ready while you read on
 #
 # - (a) 24: one for each parameter
 # - (b) two: a first bucket of about 1 MB, and one with all the rest, which is below 25 MB
-# - (c) one
+# - (c) one: all 24 gradients are in one bucket
 #
 # Write your letter down before you read on.
 
-# %% [markdown] id="predict" lang="zh" sync="4192330b:079265c3"
+# %% [markdown] id="predict" lang="zh" sync="04a10444:c5afaae6"
 # ## 先猜一猜
 #
 # 一个模型有 12 个同样的层，每层一个权重、一个偏置：共 24 个参数，12.6 MB 梯度。两个 rank（组内的进程）用
@@ -55,7 +55,7 @@ warm_up()  # gets the ranks' processes ready while you read on
 #
 # - (a) 24 次：每个参数一次
 # - (b) 两次：首桶约 1 MB；剩下的不到 25 MB，装在另一个桶里
-# - (c) 一次
+# - (c) 一次：24 个梯度都在一个桶里
 #
 # 先写下你的答案，再往下看。
 
@@ -231,14 +231,14 @@ for step, sent in enumerate(spawn(inside_ddp.record_buckets, ({},), nprocs=2)[0]
 # ### How large is a bucket?
 #
 # The same function with other caps. Each bar is all the gradients, in the order of backward, cut into buckets.
-# The hatched bucket is full only when backward ends; all others can leave earlier. In the bottom bar every other
-# bucket, a bias, is too thin to see.
+# The hatched bucket is full only with the last gradient; all others can leave earlier. The thin buckets of the
+# bottom bar are the biases.
 
-# %% [markdown] id="sweep" lang="zh" sync="b134c940:ee1e7911"
+# %% [markdown] id="sweep" lang="zh" sync="2c73babf:3bb8cd83"
 # ### 一个桶有多大？
 #
-# 还是那个函数，换几个上限。每一条都是全部梯度，按反向传播的先后排列，切成桶。带网纹的桶要到反向传播
-# 结束才装满，其余的都能提前发送。最下面一条里，每隔一个桶装的是偏置，窄得看不见。
+# 还是那个函数，换几个上限。每一条都是全部梯度，按反向传播的先后排列，切成桶。带网纹的桶要等最后一个梯度算完
+# 才装满，其余的都能提前发送。最下面一条里，窄得看不见的桶装的是偏置。
 
 # %% id="bucket-map"
 caps = {"default": None, "bucket_cap_mb=25": 25, "bucket_cap_mb=4": 4, "bucket_cap_mb=1": 1}
@@ -251,19 +251,22 @@ sizes = {"step 1": runs["default"][0]} | {name: steps[1] for name, steps in runs
 plots.bucket_map(sizes)
 
 # %% [markdown] id="bucket-map-alt" alt="bucket-map" lang="en"
-# One bar of 12.6 MB for each setting; its last bucket is full only when backward ends. Step 1, whatever the cap,
+# One bar of 12.6 MB for each setting; its last bucket is full only with the last gradient. Step 1, whatever the cap,
 # is that one bucket. From step 2 on the default has two, of which the first is small; `bucket_cap_mb=25` has one
 # again, a cap of 4 three equal ones, a cap of 1 twelve, a cap of 0.001 twenty-four, half of them too thin to see.
 
-# %% [markdown] id="bucket-map-alt" alt="bucket-map" lang="zh" sync="eb0dfcea:b46ee162"
-# 每种设置一条，长 12.6 MB，最后一个桶要到反向传播结束才装满。第 1 步不管上限是多少，都只有这一个桶。从第 2 步起：
+# %% [markdown] id="bucket-map-alt" alt="bucket-map" lang="zh" sync="e6a47db0:8ebcd042"
+# 每种设置一条，长 12.6 MB，最后一个桶要等最后一个梯度算完才装满。第 1 步不管上限是多少，都只有这一个桶。从第 2 步起：
 # 默认设置有两个，首桶很小；`bucket_cap_mb=25` 又只有一个；上限为 4 时是三个一样大的，为 1 时十二个，为 0.001 时
 # 二十四个，其中一半窄得看不见。
 
 # %% id="sweep-claim"
 for name, sent in sizes.items():
     early = sum(sent[:-1]) / sum(sent)
-    print(f"{name:>19}: all-reduces = {len(sent):>2}, first = {sent[0]:>10,} B, full early = {early:4.0%}")
+    print(
+        f"{name:>19}: all-reduces = {len(sent):>2}, first = {sent[0]:>10,} B, "
+        f"bytes full before the last gradient = {early:4.0%}"
+    )
 print("all-reduces in step 1, for each cap:", [len(steps[0]) for steps in runs.values()])
 print(f"4 MB as a cap = {4 * 2**20:,} B")
 
@@ -312,11 +315,11 @@ print(f"all-reduces = {len(sent)}, of which begun before the last gradient was d
 print(f"overlap > 0: {overlap(computed, sent) > 0}")
 
 # %% [markdown] id="overlap-note" lang="en"
-# More all-reduces now begin under the backward pass. Whether that saves time depends on what they compete for:
+# More all-reduces now begin before the last gradient is done. Whether that saves time depends on what they compete for:
 # on a CPU, Gloo's threads need the same cores as the gradients. Measure before you tune, as in chapter 16.
 
-# %% [markdown] id="overlap-note" lang="zh" sync="824b27b5:62187718"
-# 现在，更多的 all-reduce 在反向传播结束之前就开始了。能不能省时间，要看两者争不争资源：在 CPU 上，Gloo 的线程
+# %% [markdown] id="overlap-note" lang="zh" sync="83cc0782:20aa7384"
+# 现在，更多的 all-reduce 在最后一个梯度算完之前就开始了。能不能省时间，要看两者争不争资源：在 CPU 上，Gloo 的线程
 # 和梯度计算用的是同样几个核。先测量，再调整，第 16 章就这样做。
 
 # %% [markdown] id="options" lang="en"
@@ -398,15 +401,15 @@ compare(ranks)
 # (`forward_sync_buffers`, in older versions `broadcast_buffers`), but then each rank updates them with its own
 # samples (chapter 08).
 #
-# Two forwards before one backward broadcast twice. Some versions of PyTorch
+# Two forwards before one backward: some versions of PyTorch
 # [failed with BatchNorm here](https://github.com/pytorch/pytorch/issues/175024); this one does not:
 
-# %% [markdown] id="alone-why" lang="zh" sync="0470b313:0348b386"
+# %% [markdown] id="alone-why" lang="zh" sync="08076df0:8891a293"
 # 梯度和权重逐位相同。损失各是各的；没有归约过的指标也都如此（第 04 章）。缓冲张量也不同：每次前向传播之前，
 # DDP 会广播 rank 0 的那份（`forward_sync_buffers`，旧版本叫 `broadcast_buffers`），可随后每个 rank 又用自己的样本
 # 更新了它（第 08 章）。
 #
-# 两次前向、一次反向，就会广播两次。有些版本的 PyTorch
+# 两次前向、一次反向：有些版本的 PyTorch
 # [碰到 BatchNorm 会在这里报错](https://github.com/pytorch/pytorch/issues/175024)，这个版本不会：
 
 
@@ -459,18 +462,21 @@ with shows(RankFailed):
 alone = spawn(inside_ddp.train_step, (lambda ddp, x, y: ddp.module.loss(x, y),), nprocs=2)
 compare(alone)
 mean = (alone[0].gradients + alone[1].gradients) / 2
-print(f"max|mean of these gradients − gradients through DDP| = {(mean - ranks[0].gradients).abs().max():g}")
+gap = (mean - ranks[0].gradients).abs().max()
+print(f"max|mean of these gradients − gradients through DDP| < 1e-6: {gap < 1e-6}")
+for way, both in (("through DDP", ranks), ("through .module", alone)):
+    print(f"{way:>15}: losses = {', '.join(f'{rank.loss:.4f}' for rank in both)}")
 
 # %% [markdown] id="break-why" lang="en"
-# No error, and the losses differ as before. But the gradients differ now: nobody has averaged them. Their mean
-# is what DDP gave before. From here on each rank trains a model of its own. Only DDP's own `forward` makes the
+# No error, and the very losses of before. But the gradients differ now: nobody has averaged them. Their mean is
+# what DDP gave before. From here on each rank trains a model of its own. Only DDP's own `forward` makes the
 # hooks on the parameters ready; without it they let every gradient go by.
 #
 # So in training, call the wrapper: `F.cross_entropy(ddp(x), y)`, as in the first comparison. What needs another
 # method goes into the model's `forward`. In evaluation, with no backward to come, `ddp.module(x)` is fine.
 
-# %% [markdown] id="break-why" lang="zh" sync="7fa34799:051cf06d"
-# 没有报错，损失之差也和先前一样，梯度却不再相同：没有人求平均。最后一行里我们自己补上，就得到先前 DDP 的梯度。
+# %% [markdown] id="break-why" lang="zh" sync="a5571f65:ae4eb63d"
+# 没有报错，损失和先前一模一样，梯度却不再相同：没有人求平均。我们自己补上这一步，就得到先前 DDP 的梯度。
 # 从这里起，每个 rank 各练各的模型。参数上的钩子，要由 DDP 自己的 `forward` 准备好才管用；绕过了它，
 # 梯度来了，钩子也不理会。
 #

@@ -309,18 +309,18 @@ print("steps per epoch, 60,000 digits on 8 ranks:", math.ceil(60000 / 8 / 128))
 #
 # | | one process | DDP | chapter |
 # |---|---|---|---|
-# | start | `python train.py` | `torchrun --nproc-per-node 2 train.py` | 02 |
-# | begin | | `dist.init_process_group()` | 02 |
-# | device | `device = "cuda"` | `device = f"cuda:{os.environ['LOCAL_RANK']}"` | 02 |
-# | sampler | | `sampler = DistributedSampler(data)` | 04 |
+# | start | `python train.py` | `torchrun --nproc-per-node 2 train.py` | [02](02_processes.ipynb) |
+# | begin | | `dist.init_process_group()` | [02](02_processes.ipynb) |
+# | device | `device = "cuda"` | `device = f"cuda:{os.environ['LOCAL_RANK']}"` | [02](02_processes.ipynb) |
+# | sampler | | `sampler = DistributedSampler(data)` | [04](04_sampler.ipynb) |
 # | loader | `DataLoader(data, 256, shuffle=True)` | `DataLoader(data, 256 // dist.get_world_size(), sampler=sampler)` | 07 |
-# | epoch | | `sampler.set_epoch(epoch)` | 04 |
-# | model | `model = Net().to(device)` | `model = DDP(Net().to(device))` | 05 |
-# | gradients | `loss.backward()` | `loss.backward()`, which averages them | 06 |
+# | epoch | | `sampler.set_epoch(epoch)` | [04](04_sampler.ipynb) |
+# | model | `model = Net().to(device)` | `model = DDP(Net().to(device))` | [05](05_ddp_from_scratch.ipynb) |
+# | gradients | `loss.backward()` | `loss.backward()`, which averages them | [06](06_inside_ddp.ipynb) |
 # | loss | `print(loss.item())` | `dist.all_reduce` its sum and its count, divide, print on rank 0 | 00 |
-# | test | `correct / total` | `dist.all_reduce` both, then divide | 04 |
+# | test | `correct / total` | `dist.all_reduce` both, then divide | [04](04_sampler.ipynb) |
 # | save | `torch.save(model.state_dict(), path)` | `if dist.get_rank() == 0: torch.save(model.module.state_dict(), path)` | 12 |
-# | end | | `dist.destroy_process_group()` | 02 |
+# | end | | `dist.destroy_process_group()` | [02](02_processes.ipynb) |
 #
 # The imports stand in [`ddp_src/lessons/quickstart.py`](../../ddp_src/lessons/quickstart.py). The last column
 # is the chapter that explains the line; [the README](../../README.md) lists the chapters that are ready.
@@ -337,18 +337,18 @@ print("steps per epoch, 60,000 digits on 8 ranks:", math.ceil(60000 / 8 / 128))
 #
 # | | 单进程 | DDP | 章节 |
 # |---|---|---|---|
-# | 启动 | `python train.py` | `torchrun --nproc-per-node 2 train.py` | 02 |
-# | 开头 | | `dist.init_process_group()` | 02 |
-# | 设备 | `device = "cuda"` | `device = f"cuda:{os.environ['LOCAL_RANK']}"` | 02 |
-# | 采样器 | | `sampler = DistributedSampler(data)` | 04 |
+# | 启动 | `python train.py` | `torchrun --nproc-per-node 2 train.py` | [02](02_processes.ipynb) |
+# | 开头 | | `dist.init_process_group()` | [02](02_processes.ipynb) |
+# | 设备 | `device = "cuda"` | `device = f"cuda:{os.environ['LOCAL_RANK']}"` | [02](02_processes.ipynb) |
+# | 采样器 | | `sampler = DistributedSampler(data)` | [04](04_sampler.ipynb) |
 # | 数据 | `DataLoader(data, 256, shuffle=True)` | `DataLoader(data, 256 // dist.get_world_size(), sampler=sampler)` | 07 |
-# | 每轮 | | `sampler.set_epoch(epoch)` | 04 |
-# | 模型 | `model = Net().to(device)` | `model = DDP(Net().to(device))` | 05 |
-# | 梯度 | `loss.backward()` | `loss.backward()`，同时给梯度求平均 | 06 |
+# | 每轮 | | `sampler.set_epoch(epoch)` | [04](04_sampler.ipynb) |
+# | 模型 | `model = Net().to(device)` | `model = DDP(Net().to(device))` | [05](05_ddp_from_scratch.ipynb) |
+# | 梯度 | `loss.backward()` | `loss.backward()`，同时给梯度求平均 | [06](06_inside_ddp.ipynb) |
 # | 损失 | `print(loss.item())` | 损失之和、样本数各做一次 `dist.all_reduce`，相除后由 rank 0 打印 | 00 |
-# | 测试 | `correct / total` | 分子、分母各做一次 `dist.all_reduce`，再相除 | 04 |
+# | 测试 | `correct / total` | 分子、分母各做一次 `dist.all_reduce`，再相除 | [04](04_sampler.ipynb) |
 # | 保存 | `torch.save(model.state_dict(), path)` | `if dist.get_rank() == 0: torch.save(model.module.state_dict(), path)` | 12 |
-# | 结尾 | | `dist.destroy_process_group()` | 02 |
+# | 结尾 | | `dist.destroy_process_group()` | [02](02_processes.ipynb) |
 #
 # 要导入的名字见 [`ddp_src/lessons/quickstart.py`](../../ddp_src/lessons/quickstart.py)。最后一列是讲解这一行的
 # 章节；已经写好的章节见 [README](../../README.zh.md)。

@@ -8,14 +8,14 @@
 # - choose a way to start processes by what it costs and what it copies;
 # - read three common errors of a start, and find the rank that is really at fault.
 
-# %% [markdown] id="title" lang="zh" sync="9d93173d:0ae62dab"
+# %% [markdown] id="title" lang="zh" sync="9d93173d:0d397583"
 # # 02 · 进程：rank 1 是谁？我打印的东西去哪儿了？
 #
 # rank 1 就是一个进程，有人启动了它，给了它编号 1。怎样启动，决定了它知道什么、
 # 和 notebook 共用什么、打印的东西又出现在哪里。读完这一章，我们就能：
 #
 # - 说出任何一个进程的 rank、local rank 和 world size，以及这些是谁告诉它的；
-# - 选一种启动方式，清楚它的代价，也清楚它会复制什么；
+# - 看代价，看复制了什么，选出合适的启动方式；
 # - 看懂启动时常见的三种错误，找到真正出问题的那个 rank。
 
 # %% [markdown] id="words" lang="en"
@@ -69,11 +69,11 @@ warm_up()  # gets a process with torch ready while you read on
 #
 # Write your letter down before you read on.
 
-# %% [markdown] id="predict" lang="zh" sync="d9297435:213594c0"
+# %% [markdown] id="predict" lang="zh" sync="d9297435:93e7956e"
 # ## 先猜一猜
 #
-# PyTorch 自带一个启动各个 rank 的函数：`torch.multiprocessing.spawn`。我们用它把 Python 列表 `[]` 和张量 `zeros(1)`
-# 传给两个 rank；每个 rank 往列表里追加自己的编号，再给张量加 1。结束之后，父进程手里的列表和张量是什么？
+# PyTorch 自带一个启动各个 rank 的函数：`torch.multiprocessing.spawn`，下面写作 `mp.spawn`。我们用它把 Python 列表 `[]`
+# 和张量 `zeros(1)` 传给两个 rank；每个 rank 往列表里追加自己的编号，再给张量加 1。结束之后，父进程手里的列表和张量是什么？
 #
 # - (a) `[]` 和 0
 # - (b) `[0, 1]` 和 2
@@ -86,7 +86,7 @@ warm_up()  # gets a process with torch ready while you read on
 #
 # This is what each of the two ranks runs:
 
-# %% [markdown] id="run" lang="zh" sync="69a6a193:213e6ad2"
+# %% [markdown] id="run" lang="zh" sync="69a6a193:8d0d9004"
 # ## 跑起来
 #
 # 两个 rank 运行的都是这个函数：
@@ -114,9 +114,9 @@ print(f"{seen = }, {total = }")
 #
 # This project's `spawn` brings them to the cell, with the rank that printed them:
 
-# %% [markdown] id="print" lang="zh" sync="252a7d6b:e4ba651e"
+# %% [markdown] id="print" lang="zh" sync="252a7d6b:d38b2b37"
 # 最后一行就是答案，原因下面再讲。先看另一个问题：**我打印的东西去哪儿了？** 内核自己的 `print` 直通单元格。
-# rank 的 `print` 走另一条路：从父进程（也就是内核）继承来的标准输出。
+# rank 的 `print` 走另一条路：从父进程，也就是内核，继承来的标准输出。
 #
 # 这条路通到哪里，要看内核的版本：可能是正在运行的单元格下面，也可能是启动 Jupyter 的那个终端。
 # 而且这些行不写是谁打印的，先后次序也不一定。
@@ -132,10 +132,9 @@ _ = spawn(processes.introduce, nprocs=2)
 # variables of each process. `torchrun` does so too. Read them without a default: with
 # `os.environ.get("RANK", 0)`, a program that nobody has launched goes on alone, without a word.
 
-# %% [markdown] id="told" lang="zh" sync="1ca485c1:1be6adaa"
-# 函数里没有哪一行在数进程，编号是启动器给的：谁启动这些进程，谁就把 `RANK`、`LOCAL_RANK` 和 `WORLD_SIZE`
-# 写进每个进程的环境变量。`torchrun` 也是这么做的。读的时候不要给默认值：要是写成 `os.environ.get("RANK", 0)`，
-# 没有启动器，程序也会一声不吭地独自跑下去。
+# %% [markdown] id="told" lang="zh" sync="1ca485c1:f0d07716"
+# 函数里没有哪一行在数进程：`RANK`、`LOCAL_RANK` 和 `WORLD_SIZE` 是启动器写进每个进程的环境变量里的，
+# `torchrun` 也这样做。读的时候不要给默认值：要是写成 `os.environ.get("RANK", 0)`，没有启动器，程序也会一声不吭地独自跑下去。
 
 # %% [markdown] id="see" lang="en"
 # ## See it
@@ -156,18 +155,18 @@ _ = spawn(processes.introduce, nprocs=2)
 # has what a fresh process has. "Refused": it is an error. A rank's own memory is what it shares with no other
 # process.
 
-# %% [markdown] id="see" lang="zh" sync="fc00db71:360fea74"
+# %% [markdown] id="see" lang="zh" sync="ca3637be:d31eff11"
 # ## 看结果
 #
 # Python 启动进程有三种方式：
 #
 # - **fork**：把父进程原样复制一份。这样很快，因为两边先共用同一块内存，谁要改写，才为谁另存一份。
 # - **spawn**：启动一个全新的 Python，所有模块都要重新导入。传给它的是函数的名字，以及**序列化**（pickle，转成字节）之后的参数。
-#   `torch.multiprocessing.spawn` 用的就是这一种。
-# - **forkserver**：先启动一个全新的 Python 当服务进程，以后每要一个进程，就从它 fork 一个。
+#   `mp.spawn` 用的就是这一种。
+# - **forkserver**：先启动一个全新的 Python 当服务进程，以后每要一个进程，就从它 fork 一个。参数同样要序列化。
 #
-# 图中第四列是本项目的 `spawn`：在 Linux 上，它是一个已经载入 torch 的 forkserver；在别的系统上，就是上面的 spawn。
-# 大多数格子来自下面这个函数，由两个 rank 运行；单元格里的函数和打开的文件，是另外传过去试的。
+# 下图最后一列是本项目的 `spawn`：在 Linux 上，它是一个已经载入 torch 的 forkserver；在别的系统上，就是上面的 spawn。
+# 大多数行是两个 rank 运行下面这个函数的结果；单元格里的函数和打开的文件，是另外传过去试的。
 #
 # 格子里写的是父进程的东西到了 rank 那里会怎样。copied（复制）：每个 rank 各有一份；shared（共享）：大家用的是同一个；
 # absent（没有）：什么也没带过来，rank 手里的和新进程一样；refused（拒绝）：直接报错。
@@ -191,11 +190,11 @@ plots.inheritance(ways)
 # are copied by fork and absent elsewhere. An open file is shared by fork and refused elsewhere. A thread is
 # absent in all. CUDA is refused after a fork; the other three report that there is no GPU.
 
-# %% [markdown] id="ways-alt" alt="ways" lang="zh" sync="2f335211:9370606c"
-# 一张表，四列是 fork、forkserver、spawn 和 ddp_src.spawn。用 fork 和 ddp_src.spawn，rank 启动得快，独占的内存也少；
-# forkserver 和 spawn 要慢十倍以上，每个 rank 多占几百 MB。列表参数：四种方式都是复制。
-# 张量参数：forkserver 和 spawn 是共享，另外两种是复制。父进程的变量：fork 复制，其余没有。单元格里的函数：
-# forkserver 和 spawn 拒绝，另外两种复制。随机状态：fork 复制，其余没有。打开的文件：fork 共享，其余拒绝。线程：都没有。
+# %% [markdown] id="ways-alt" alt="ways" lang="zh" sync="2f335211:d53d11b4"
+# 四种启动 rank 的方式。用 fork 和 ddp_src.spawn，rank 启动得快，独占的内存也少；
+# forkserver 和 spawn 要慢十倍以上，每个 rank 多占几百 MB。列表参数：都是复制。
+# 张量参数和单元格里的函数：fork 和 ddp_src.spawn 都是复制；forkserver 和 spawn 共享张量，拒绝函数。
+# 父进程的变量和随机状态：fork 复制，其余没有。打开的文件：fork 共享，其余拒绝。线程：都没有。
 # CUDA：fork 之后被拒绝，其余三种报告没有 GPU。
 
 # %% id="claim"
@@ -210,7 +209,7 @@ print(f"start: spawn / ddp_src.spawn = {seconds['spawn'] / seconds[start_methods
 # torch pickles only the address of its numbers, after moving them into **shared memory**, which several
 # processes can use at once; `is_shared()` says so. Both ranks added to the same number.
 
-# %% [markdown] id="read" lang="zh" sync="8c738f44:fc690789"
+# %% [markdown] id="read" lang="zh" sync="8c738f44:89016064"
 # **答案是 (c)**。列表被序列化成字节，每个 rank 用这些字节各造出一个列表。张量则不同：torch 先把里面的数挪进
 # **共享内存**（几个进程可以同时使用的内存），序列化的只是地址，`is_shared()` 查的就是这一点。
 # 所以两个 rank 加的是同一个数。
@@ -223,8 +222,8 @@ plots.arguments()
 # and rank 1 build two separate lists, [0] and [1]. Below, the tensors of the parent, of rank 0 and of rank 1
 # all point to one block of shared memory, which holds 2.
 
-# %% [markdown] id="travel-alt" alt="travel" lang="zh" sync="155cc18d:004367b2"
-# 从父进程到两个 rank 的两条路。上面：父进程的空列表变成字节，rank 0 和 rank 1 用它各造出一个列表，分别是 [0] 和 [1]。
+# %% [markdown] id="travel-alt" alt="travel" lang="zh" sync="155cc18d:10694658"
+# 列表是复制，张量是共享。上面：父进程的空列表变成字节，rank 0 和 rank 1 用它各造出一个列表，分别是 [0] 和 [1]。
 # 下面：父进程、rank 0、rank 1 的三个张量都指向同一块共享内存，里面的数是 2。
 
 # %% [markdown] id="model" lang="en"
@@ -233,9 +232,9 @@ plots.arguments()
 # it looks like twice the learning rate. **Build the model inside the function.** This project's `spawn` copies
 # all arguments.
 
-# %% [markdown] id="model" lang="zh" sync="9f6959d0:bf2b4b23"
-# 上面打印的那个权重，走的也是张量这条路：模型就是由张量组成的。把模型当参数传给 `torch.multiprocessing.spawn`，两个 rank 各走一步 −1，
-# 权重就变了 −2。两个 rank 训练的是同一份权重，看上去好像学习率翻了倍。
+# %% [markdown] id="model" lang="zh" sync="9f6959d0:12ecf349"
+# 在上面 forkserver 和 spawn 那两行里，权重走的也是共享这条路，因为模型就是由张量组成的。两个 rank 各走一步 −1，
+# 父进程的权重就变了 −2。两个 rank 训练的是同一份权重，看上去好像学习率翻了倍。
 #
 # **模型要在函数里面创建。** 本项目的 `spawn` 会把传入的东西给每个 rank 各复制一份。
 
@@ -259,23 +258,23 @@ plots.arguments()
 # [Python's documentation](https://docs.python.org/3/library/multiprocessing.html#contexts-and-start-methods)
 # warns of it, and a notebook's kernel always has threads.
 
-# %% [markdown] id="why" lang="zh" sync="3959e56a:2a6f3093"
+# %% [markdown] id="why" lang="zh" sync="16b605a7:5e1b66e0"
 # ## 为什么
 #
 # - 选 (a)，多半是以为所有参数都像列表那样复制。
 # - 选 (b)，多半是想到了**线程**（thread）：它们在同一个进程里运行，什么都共用。
 #
-# **时间和内存**取决于一件事：每个 rank 是不是都要自己载入 torch。spawn 要；普通的 forkserver 也要，因为服务进程
-# 是个全新的 Python。服务进程先载入一次 torch，再 fork，差别就全在这里。
+# 表中的**时间和内存**取决于一件事：每个 rank 是不是都要自己载入 torch。spawn 要；Python 自带的 forkserver 也要，因为服务进程
+# 是个全新的 Python。本项目的 `spawn` 让服务进程先载入一次 torch，再从它 fork。
 #
-# **fork** 同样快，可是带过来的太多：两个 fork 出来的 rank 会抽到相同的随机数，读的还是同一个打开的文件。
+# **fork** 更快，可是带过来的太多：两个 fork 出来的 rank 会抽到相同的随机数，读的还是同一个打开的文件。
 #
-# 进程要用 GPU，得先建立一个 **CUDA 上下文**（CUDA context），而它不能 fork。所以 fork 之后 CUDA 会拒绝，
-# 哪怕机器上根本没有 GPU：父进程只要问过一次 `torch.cuda.is_available()` 就够了。
+# fork 之后，CUDA 也用不了：进程要用 GPU，得先建立一个 **CUDA 上下文**（CUDA context），而它不能 fork。
+# 哪怕没有 GPU，父进程只要问过一次 `torch.cuda.is_available()`，结果就是 refused。
 # （没有编入 CUDA 的 torch 会显示 no GPU。）
 #
-# 线程在四列里都没有，但只有 fork 会因此出事：复制的那一刻要是有个线程拿着锁，锁带过来了，线程却没有，
-# 这把锁就再也没人打开。
+# 线程在四列里都没有，但只有 fork 会因此出事。线程用锁把别的线程挡在外面；复制的那一刻要是有线程拿着锁，
+# 锁带过来了，线程却没有，这把锁就再也没人打开。
 # [Python 文档](https://docs.python.org/zh-cn/3/library/multiprocessing.html#contexts-and-start-methods)
 # 对此有警告，而 notebook 的内核总有好几个线程。
 
@@ -325,8 +324,8 @@ for rank, by_way in enumerate(sums):
 # [setting `USE_LIBUV=0` helps](https://github.com/pytorch/pytorch/issues/139990). This project's `spawn` uses
 # a file, so neither can happen to it.
 
-# %% [markdown] id="meet-why" lang="zh" sync="49713543:606882d0"
-# 三种方式，结果一样：2 个 rank 都到齐了。
+# %% [markdown] id="meet-why" lang="zh" sync="3e47a3dd:9d110644"
+# 三种方式，结果一样：和是 2，两个 rank 都到齐了。**端口**（port）是一台机器上编了号的入口。
 #
 # | 方式 | 每个 rank 要知道 | 什么时候用 |
 # |---|---|---|
@@ -334,9 +333,9 @@ for rank, by_way in enumerate(sums):
 # | TCP | rank 0 的地址和一个端口 | 自己写启动器时 |
 # | 环境变量 | `MASTER_ADDR`、`MASTER_PORT`、`RANK`、`WORLD_SIZE` | 用 `torchrun` 时，四个都由它设好 |
 #
-# 后两种其实是同一种：rank 0 在一个端口上等别人来。这个端口必须空着，两个任务用了同一个端口就会冲突。
+# 后两种其实是同一种：rank 0 在一个端口上等别的 rank 来。两个任务用了同一个端口，就会冲突。
 # 在 Windows 上还可能报错 “use_libuv was requested but PyTorch was built without libuv support”，
-# [设 `USE_LIBUV=0` 可以解决](https://github.com/pytorch/pytorch/issues/139990)。`spawn` 用的是文件，这两种麻烦都没有。
+# [设 `USE_LIBUV=0` 可以解决](https://github.com/pytorch/pytorch/issues/139990)。本项目的 `spawn` 用的是文件，这两种麻烦都没有。
 
 # %% [markdown] id="teardown" lang="en"
 # **Why the last lines of `run_rank` stand in this order.** A DDP model holds on to its process group. If it is
@@ -373,7 +372,7 @@ for rank, by_way in enumerate(sums):
 # ["Duplicate GPU detected"](https://github.com/facebookresearch/fairchem/issues/597). This project's `spawn`
 # counts the GPUs before it starts anything. Here it is asked for one rank more than there are:
 
-# %% [markdown] id="gpu" lang="zh" sync="f2390291:23cf235e"
+# %% [markdown] id="gpu" lang="zh" sync="f2390291:1bc40584"
 # ## 在有 GPU 的机器上
 #
 # 一个 rank 用一块 GPU，按 *local* rank 来选，因为每台机器都从 0 开始给 GPU 编号：
@@ -390,7 +389,7 @@ for rank, by_way in enumerate(sums):
 #
 # 如果每个 rank 都只写 `"cuda"`，又不调用 `set_device`，大家就都挤在 GPU 0 上，NCCL 会报错：
 # [“Duplicate GPU detected”](https://github.com/facebookresearch/fairchem/issues/597)。
-# `spawn` 在启动任何进程之前会先数一数。下面要的 rank 故意比 GPU 多一个：
+# 本项目的 `spawn` 在启动任何进程之前，会先数一数 GPU。下面要的 rank 故意比 GPU 多一个：
 
 # %% id="gpu-count"
 with shows(LaunchRefused):
@@ -401,7 +400,7 @@ print({name: dist.Backend.backend_capability[name] for name in ("nccl", "gloo")}
 # The last line lists the devices that each backend serves. `mps`, the GPU of an Apple computer, is in neither
 # list: there DDP runs on the CPU, with Gloo.
 
-# %% [markdown] id="gpu-why" lang="zh" sync="3ca9f87d:b3899f72"
+# %% [markdown] id="gpu-why" lang="zh" sync="3ca9f87d:e673d3c2"
 # 最后一行列出两个后端各支持哪些设备。苹果电脑的 GPU 叫 `mps`，两边都没有：在那里，DDP 只能用 Gloo 在 CPU 上跑。
 
 # %% [markdown] id="break" lang="en"
@@ -435,7 +434,7 @@ with shows(mp.ProcessExitedException), terminal():
 # In a notebook two things help: keep the function in a module, as the lessons here do, or send the function
 # itself instead of its name, with all that it uses. This project's `spawn` does the second:
 
-# %% [markdown] id="fault-cell-why" lang="zh" sync="07532520:b4e5efcf"
+# %% [markdown] id="fault-cell-why" lang="zh" sync="07532520:04d3743d"
 # 单元格的报错只说了一句 “exit code 1”，原因在那个进程自己打印的内容里：函数序列化之后只剩一个名字，
 # 这里是 `__main__` 里的 `hello`；而新的 Python 有它自己的 `__main__`，里面什么也没有。
 #
@@ -444,7 +443,7 @@ with shows(mp.ProcessExitedException), terminal():
 # 否则每个新的 Python 都会把脚本从头再跑一遍。
 #
 # 在 notebook 里有两个办法：把函数放进模块，这几章用的函数就放在 `ddp_src/lessons` 里；或者不传名字，
-# 而把函数本身连同它用到的东西一起传过去，这叫按值传送。`spawn` 用的是后一种：
+# 而把函数本身连同它用到的东西一起传过去。本项目的 `spawn` 用的是后一种：
 
 # %% id="mended-cell"
 _ = spawn(hello, nprocs=2)
@@ -481,7 +480,7 @@ if "fork" in mp.get_all_start_methods():  # Windows has none
 # **Third: a rank that is gone.** Rank 1 finds nothing to do and exits; rank 0 waits for it in an all-reduce.
 # First under the dozen lines:
 
-# %% [markdown] id="fault-rank" lang="zh" sync="0c2577ca:05b883c1"
+# %% [markdown] id="fault-rank" lang="zh" sync="0c2577ca:03788da5"
 # **第三种：有个 rank 不在了。** rank 1 没事可做，就退出了；rank 0 还在 all-reduce（全归约：归约后每个
 # rank 都拿到结果）里等它。先用上面那十几行来启动：
 
@@ -496,11 +495,11 @@ with shows(mp.ProcessRaisedException), terminal():
 # connection. Rank 1 is not mentioned: it ended with status 0, which `mp.spawn` takes for success. So when you
 # read this message, look at the other ranks. This project's `spawn` does it for you:
 
-# %% [markdown] id="fault-peer-why" lang="zh" sync="26844e25:cf8aa2fc"
+# %% [markdown] id="fault-peer-why" lang="zh" sync="26844e25:8177562e"
 # “Process 0 terminated”：被点名的恰恰是没做错事的那个。“Connection closed by peer” 是说对端关闭了连接，
-# **对端**（peer）就是连接另一头的进程；有时写的是 “Connection reset by peer”。看到这样一句，就说明*别的* rank 不在了。
+# **对端**（peer）就是连接另一头的进程；有时写的是 “Connection reset by peer”。一个 rank 报出这样一句，说明*别的* rank 不在了。
 #
-# 报错里没有提到 rank 1，因为它的退出状态是 0，在 `torch.multiprocessing.spawn` 看来就是成功。
+# 报错里没有提到 rank 1，因为它的退出状态是 0，在 `mp.spawn` 看来就是成功。
 # 所以一看到这句话，就去查别的 rank。本项目的 `spawn` 会替我们查：
 
 # %% id="mended-peer"
@@ -527,9 +526,9 @@ except KeyboardInterrupt:
 # cells, arguments copied, prints with their rank, a quick start, the first cause named, and nothing left over.
 # What it does when ranks hang is for chapter 13.
 
-# %% [markdown] id="interrupt-why" lang="zh" sync="935ff394:ccc50e4a"
-# 没有哪个 rank 留下来占着内存或端口。在那十几行之外，`spawn` 多做的就是这些：函数按值传送，参数各复制一份，
-# 打印时写明 rank，启动得快，指出最先出错的是谁，什么也不留下。各个 rank 卡住（hang）时它怎么办，第 13 章再说。
+# %% [markdown] id="interrupt-why" lang="zh" sync="935ff394:fc726abf"
+# 没有哪个 rank 留下来占着内存或端口。在那十几行之外，`spawn` 多做的就是这些：单元格里的函数也能用，参数各复制一份，
+# 打印时写明 rank，启动得快，指出最先出错的是谁，结束时什么也不留下。各个 rank 卡住（hang）时它怎么办，第 13 章再说。
 
 # %% [markdown] id="your-turn" lang="en"
 # ## Your turn
@@ -539,11 +538,11 @@ except KeyboardInterrupt:
 #
 # `hint("processes-1")` gives a hint, `solution("processes-1")` the answer.
 
-# %% [markdown] id="your-turn" lang="zh" sync="19a91d57:660f0d45"
+# %% [markdown] id="your-turn" lang="zh" sync="19a91d57:565abe8c"
 # ## 动手试试
 #
 # 启动器在每个节点上启动 `ranks_per_node` 个 rank：编号最小的几个归第一个节点，接着的几个归第二个，依此类推。
-# 已知 rank，求它在哪个节点上（从 0 数起）、local rank 是几。
+# 已知 rank，请返回它在哪个节点上（从 0 数起），以及它的 local rank。
 # 需要提示就运行 `hint("processes-1")`，想看答案就运行 `solution("processes-1")`。
 
 
@@ -565,10 +564,10 @@ check("processes-1", place)
 # [sharing tensors between processes](https://docs.pytorch.org/docs/stable/notes/multiprocessing.html) ·
 # [`init_process_group`](https://docs.pytorch.org/docs/stable/distributed.html#initialization)
 
-# %% [markdown] id="next" lang="zh" sync="2edb8342:b34bd603"
+# %% [markdown] id="next" lang="zh" sync="2edb8342:7126496d"
 # ## 接下来
 #
-# 各个 rank 会合之后，能互相说些什么？第 03 章来看，每一种集合通信（collective communication）会在每个 rank 上留下什么。
+# 各个 rank 会合之后，能互相说些什么？第 03 章来看，像 all-reduce 这样的每一种**集合通信**（collective）会在每个 rank 上留下什么。
 #
 # 参考资料：[Python 的启动方式](https://docs.python.org/zh-cn/3/library/multiprocessing.html#contexts-and-start-methods) ·
 # [在进程之间共享张量](https://docs.pytorch.org/docs/stable/notes/multiprocessing.html) ·

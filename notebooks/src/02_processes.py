@@ -24,11 +24,11 @@
 # single machine rank and local rank are equal. The process that starts others is their **parent**; here it is
 # this notebook's **kernel**, the process that runs its cells.
 
-# %% [markdown] id="words" lang="zh" sync="fccde1b4:80f9e55e"
+# %% [markdown] id="words" lang="zh" sync="fccde1b4:f3b73db8"
 # rank（进程在组内的编号）和 world size（进程总数）在第 00 章已经见过。一台机器叫一个**节点**（node）；**local rank**（进程在本机内的编号）
 # 只在自己的节点上数：两个节点各有 4 个 rank 时，rank 5 是第二个节点上的 local rank 1。
-# 只有一台机器时，两者相等。启动别的进程的那个进程，叫它们的**父进程**（parent）；
-# 在这里就是这个 notebook 的**内核**（kernel），也就是运行单元格的进程。
+# 只有一台机器时，两者相等。启动别的进程的，叫它们的**父进程**（parent）；
+# 在这里就是这个 notebook 的**内核**（kernel），它负责运行单元格。
 
 # %% id="setup"
 import _thread
@@ -155,22 +155,21 @@ _ = spawn(processes.introduce, nprocs=2)
 # has what a fresh process has. "Refused": it is an error. A rank's own memory is what it shares with no other
 # process.
 
-# %% [markdown] id="see" lang="zh" sync="ca3637be:d31eff11"
+# %% [markdown] id="see" lang="zh" sync="ca3637be:8c53afa3"
 # ## 看结果
 #
 # Python 启动进程有三种方式：
 #
-# - **fork**：把父进程原样复制一份。这样很快，因为两边先共用同一块内存，谁要改写，才为谁另存一份。
+# - **fork**：把父进程原样复制一份。这样很快：两边先共用内存，有一方要改写，才另存一份。
 # - **spawn**：启动一个全新的 Python，所有模块都要重新导入。传给它的是函数的名字，以及**序列化**（pickle，转成字节）之后的参数。
 #   `mp.spawn` 用的就是这一种。
-# - **forkserver**：先启动一个全新的 Python 当服务进程，以后每要一个进程，就从它 fork 一个。参数同样要序列化。
+# - **forkserver**：先启动一个全新的 Python 当服务进程，以后的进程都从它 fork。参数同样要序列化。
 #
 # 下图最后一列是本项目的 `spawn`：在 Linux 上，它是一个已经载入 torch 的 forkserver；在别的系统上，就是上面的 spawn。
 # 大多数行是两个 rank 运行下面这个函数的结果；单元格里的函数和打开的文件，是另外传过去试的。
 #
-# 格子里写的是父进程的东西到了 rank 那里会怎样。copied（复制）：每个 rank 各有一份；shared（共享）：大家用的是同一个；
-# absent（没有）：什么也没带过来，rank 手里的和新进程一样；refused（拒绝）：直接报错。
-# 条形图里的 own memory，是一个 rank 不与别的进程共用的那部分内存。
+# 格子里的 copied（复制）是每个 rank 各有一份，shared（共享）是大家用同一个，absent（没有）是没带过来、和新进程一样，
+# refused（拒绝）是直接报错。own memory 是一个 rank 不与别的进程共用的内存。
 
 # %% id="probe"
 show_source(start_methods.look)
@@ -209,8 +208,8 @@ print(f"start: spawn / ddp_src.spawn = {seconds['spawn'] / seconds[start_methods
 # torch pickles only the address of its numbers, after moving them into **shared memory**, which several
 # processes can use at once; `is_shared()` says so. Both ranks added to the same number.
 
-# %% [markdown] id="read" lang="zh" sync="8c738f44:89016064"
-# **答案是 (c)**。列表被序列化成字节，每个 rank 用这些字节各造出一个列表。张量则不同：torch 先把里面的数挪进
+# %% [markdown] id="read" lang="zh" sync="8c738f44:60ab9496"
+# **答案是 (c)**。列表被序列化成字节，每个 rank 用它各造出一个列表。张量则不同：torch 先把里面的数挪进
 # **共享内存**（几个进程可以同时使用的内存），序列化的只是地址，`is_shared()` 查的就是这一点。
 # 所以两个 rank 加的是同一个数。
 
@@ -297,11 +296,11 @@ show_source(processes.launch, processes.run_rank)
 # meet through a file, in which each writes its address. The next function, started by the launcher above,
 # forms a group in three ways, and in each group adds up a 1 from every rank:
 
-# %% [markdown] id="rendezvous" lang="zh" sync="0129c4bf:faa8c010"
+# %% [markdown] id="rendezvous" lang="zh" sync="0129c4bf:0b83398e"
 # 各个 rank 是分别启动的，谁也不知道别的 rank 在哪里。彼此找到的过程叫 **rendezvous**（会合）；会合之后，
 # 它们组成一个**进程组**（process group），组里的成员可以互相通信。上面的启动器靠一个文件会合，每个 rank 把自己的地址写进去。
 #
-# 下面的函数用三种方式各建一次进程组，每次让所有 rank 各交出一个 1，再加起来。我们就用上面的启动器来运行它：
+# 下面的函数由上面的启动器来运行：它用三种方式各建一次进程组，每次让所有 rank 各交出一个 1，再加起来。
 
 # %% id="meet"
 show_source(processes.meet)
@@ -345,13 +344,13 @@ for rank, by_way in enumerate(sums):
 # So the function returns and lets go of its model, `gc.collect()` clears what is left of it, and only then is
 # the group destroyed. `os._exit(0)` skips Python's and torch's own end. That way it was none of 70 runs.
 
-# %% [markdown] id="teardown" lang="zh" sync="6440c614:2b0ada6d"
+# %% [markdown] id="teardown" lang="zh" sync="6440c614:3a07ed73"
 # **`run_rank` 的最后几行为什么按这个顺序。** DDP 模型一直抓着它的进程组。要是进程组已经撤销、模型却还在，
 # 进程退出时 torch 就可能中止（abort），哪怕该做的事早已做完。用 torch 2.14.1、Gloo 和 2 个 rank，
 # 在 Linux 的 2 个 CPU 核上量过：47 次里有 11 次以 SIGABRT（中止信号）结束。
 #
-# 所以先让函数返回，放开模型；再用 `gc.collect()` 清掉残留；然后才撤销进程组。最后的 `os._exit(0)` 立刻离开，
-# 不走 Python 和 torch 自己的收尾。这样做，70 次里一次也没有。
+# 所以先让函数返回，放开模型；再用 `gc.collect()` 清掉残留；然后才撤销进程组。最后的 `os._exit(0)`
+# 跳过 Python 和 torch 自己的收尾。这样做，70 次里一次也没有。
 
 # %% [markdown] id="gpu" lang="en"
 # ## On a machine with GPUs
@@ -434,16 +433,16 @@ with shows(mp.ProcessExitedException), terminal():
 # In a notebook two things help: keep the function in a module, as the lessons here do, or send the function
 # itself instead of its name, with all that it uses. This project's `spawn` does the second:
 
-# %% [markdown] id="fault-cell-why" lang="zh" sync="07532520:04d3743d"
-# 单元格的报错只说了一句 “exit code 1”，原因在那个进程自己打印的内容里：函数序列化之后只剩一个名字，
-# 这里是 `__main__` 里的 `hello`；而新的 Python 有它自己的 `__main__`，里面什么也没有。
+# %% [markdown] id="fault-cell-why" lang="zh" sync="07532520:fbd11f86"
+# 单元格的报错只说了一句 “exit code 1”，原因在那个进程打印的内容里：函数序列化之后只剩一个名字，
+# 这里是 `__main__` 里的 `hello`；而新的 Python 自己的 `__main__` 是空的。
 #
 # 加上 `if __name__ == "__main__":` 也没用。脚本里倒是
 # [少不了它](https://docs.python.org/zh-cn/3/library/multiprocessing.html#the-spawn-and-forkserver-start-methods)，
 # 否则每个新的 Python 都会把脚本从头再跑一遍。
 #
 # 在 notebook 里有两个办法：把函数放进模块，这几章用的函数就放在 `ddp_src/lessons` 里；或者不传名字，
-# 而把函数本身连同它用到的东西一起传过去。本项目的 `spawn` 用的是后一种：
+# 而传函数本身，连同它用到的东西。本项目的 `spawn` 用的是后一种：
 
 # %% id="mended-cell"
 _ = spawn(hello, nprocs=2)
@@ -469,8 +468,8 @@ if "fork" in mp.get_all_start_methods():  # Windows has none
 # errors differ. Forked workers of a `DataLoader` do the same to a data set that opened its file in `__init__`.
 # Let the process that reads a file open it.
 
-# %% [markdown] id="fault-file-why" lang="zh" sync="f474a637:7722b500"
-# 文件是完好的，也没有人改过它。问题在于，“读到哪里了”这个位置属于打开的文件，不属于进程：一个进程往前读，
+# %% [markdown] id="fault-file-why" lang="zh" sync="f474a637:703ea00b"
+# 文件是完好的，也没有人改过它。但“读到哪里了”是打开的文件记着的，不是进程记着的：一个进程往前读，
 # 另一个的位置也跟着动，两边读到的都是错位的碎片。再运行一次，报错又会不同。
 #
 # `DataLoader` 的加载进程如果是 fork 出来的，而数据集在 `__init__` 里就打开了文件，也会这样。
@@ -495,11 +494,11 @@ with shows(mp.ProcessRaisedException), terminal():
 # connection. Rank 1 is not mentioned: it ended with status 0, which `mp.spawn` takes for success. So when you
 # read this message, look at the other ranks. This project's `spawn` does it for you:
 
-# %% [markdown] id="fault-peer-why" lang="zh" sync="26844e25:8177562e"
+# %% [markdown] id="fault-peer-why" lang="zh" sync="26844e25:bc529eb6"
 # “Process 0 terminated”：被点名的恰恰是没做错事的那个。“Connection closed by peer” 是说对端关闭了连接，
 # **对端**（peer）就是连接另一头的进程；有时写的是 “Connection reset by peer”。一个 rank 报出这样一句，说明*别的* rank 不在了。
 #
-# 报错里没有提到 rank 1，因为它的退出状态是 0，在 `mp.spawn` 看来就是成功。
+# 报错没有提到 rank 1：它的退出状态是 0，在 `mp.spawn` 看来就是成功。
 # 所以一看到这句话，就去查别的 rank。本项目的 `spawn` 会替我们查：
 
 # %% id="mended-peer"
@@ -526,8 +525,8 @@ except KeyboardInterrupt:
 # cells, arguments copied, prints with their rank, a quick start, the first cause named, and nothing left over.
 # What it does when ranks hang is for chapter 13.
 
-# %% [markdown] id="interrupt-why" lang="zh" sync="935ff394:fc726abf"
-# 没有哪个 rank 留下来占着内存或端口。在那十几行之外，`spawn` 多做的就是这些：单元格里的函数也能用，参数各复制一份，
+# %% [markdown] id="interrupt-why" lang="zh" sync="935ff394:205562fd"
+# 没有哪个 rank 留下来占着内存或端口。比起那十几行，`spawn` 多做的就是这些：单元格里的函数也能用，参数各复制一份，
 # 打印时写明 rank，启动得快，指出最先出错的是谁，结束时什么也不留下。各个 rank 卡住（hang）时它怎么办，第 13 章再说。
 
 # %% [markdown] id="your-turn" lang="en"

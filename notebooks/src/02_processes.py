@@ -128,13 +128,13 @@ show_source(processes.introduce)
 _ = spawn(processes.introduce, nprocs=2)
 
 # %% [markdown] id="told" lang="en"
-# The function counts nothing: the launcher puts `RANK`, `LOCAL_RANK` and `WORLD_SIZE` into the environment
-# variables of each process. `torchrun` does so too. Read them without a default: with
+# The function counts nothing: it prints what the launcher has put into the environment variables of each
+# process. `torchrun` does so too. Read them without a default: with
 # `os.environ.get("RANK", 0)`, a program that nobody has launched goes on alone, without a word.
 
-# %% [markdown] id="told" lang="zh" sync="1ca485c1:f0d07716"
-# 函数里没有哪一行在数进程：`RANK`、`LOCAL_RANK` 和 `WORLD_SIZE` 是启动器写进每个进程的环境变量里的，
-# `torchrun` 也这样做。读的时候不要给默认值：要是写成 `os.environ.get("RANK", 0)`，没有启动器，程序也会一声不吭地独自跑下去。
+# %% [markdown] id="told" lang="zh" sync="0e01227f:4fda1a75"
+# 函数里没有哪一行在数进程：它打印的，是启动器写进每个进程环境变量里的值，`torchrun` 也这样做。
+# 读的时候不要给默认值：要是写成 `os.environ.get("RANK", 0)`，没有启动器，程序也会一声不吭地独自跑下去。
 
 # %% [markdown] id="see" lang="en"
 # ## See it
@@ -148,14 +148,14 @@ _ = spawn(processes.introduce, nprocs=2)
 #   here too.
 #
 # The last column below is this project's `spawn`: on Linux a forkserver that has torch loaded already,
-# elsewhere the spawn above. Most rows come from two ranks that ran the function below; a function of a cell and
-# an open file are handed over, to see what happens.
+# elsewhere the spawn above. Most rows come from two ranks that run `look`, below, after their parent got
+# something to inherit; a function of a cell and an open file are handed over, to see what happens.
 #
 # "Copied": every rank has its own. "Shared": all have the same one. "Absent": nothing came across, the rank
 # has what a fresh process has. "Refused": it is an error. A rank's own memory is what it shares with no other
 # process.
 
-# %% [markdown] id="see" lang="zh" sync="ca3637be:8c53afa3"
+# %% [markdown] id="see" lang="zh" sync="8b9e7bc4:656a5080"
 # ## 看结果
 #
 # Python 启动进程有三种方式：
@@ -166,18 +166,18 @@ _ = spawn(processes.introduce, nprocs=2)
 # - **forkserver**：先启动一个全新的 Python 当服务进程，以后的进程都从它 fork。参数同样要序列化。
 #
 # 下图最后一列是本项目的 `spawn`：在 Linux 上，它是一个已经载入 torch 的 forkserver；在别的系统上，就是上面的 spawn。
-# 大多数行是两个 rank 运行下面这个函数的结果；单元格里的函数和打开的文件，是另外传过去试的。
+# 大多数行是这样得来的：父进程先备好一些东西（`something_to_inherit`），再让两个 rank 运行下面的 `look`；
+# 单元格里的函数和打开的文件，是另外传过去试的。
 #
 # 格子里的 copied（复制）是每个 rank 各有一份，shared（共享）是大家用同一个，absent（没有）是没带过来、和新进程一样，
 # refused（拒绝）是直接报错。own memory 是一个 rank 不与别的进程共用的内存。
 
 # %% id="probe"
-show_source(start_methods.look)
+show_source(start_methods.something_to_inherit, start_methods.look)
 
 # %% id="ways"
-ways = spawn(start_methods.try_each, nprocs=1, backend="gloo", show=False)[
-    0
-]  # in a process with torch loaded
+# In a rank: it has torch loaded, and nothing else of this notebook.
+[ways] = spawn(start_methods.try_each, nprocs=1, backend="gloo", show=False)
 ways.append(start_methods.try_way(start_methods.OURS))
 plots.inheritance(ways)
 
@@ -249,15 +249,15 @@ plots.arguments()
 #
 # **fork** is quicker still, but takes too much along. Two forked ranks draw the same random numbers, and read
 # from one open file. And CUDA is refused: to use a GPU, a process sets up a **CUDA context**, which cannot be
-# forked. Even without a GPU it is enough that the parent has asked `torch.cuda.is_available()`. (A torch built
-# without CUDA says "no GPU" instead.)
+# forked. Even without a GPU it is enough that the parent has asked `torch.cuda.is_available()`, as
+# `something_to_inherit` above does. (A torch built without CUDA says "no GPU" instead.)
 #
 # Threads are absent in every column, but only under fork is that dangerous: a lock that a thread held at that
 # moment, to keep others out, stays locked for ever in the copy.
 # [Python's documentation](https://docs.python.org/3/library/multiprocessing.html#contexts-and-start-methods)
 # warns of it, and a notebook's kernel always has threads.
 
-# %% [markdown] id="why" lang="zh" sync="16b605a7:5e1b66e0"
+# %% [markdown] id="why" lang="zh" sync="2c2a90bf:1464f841"
 # ## 为什么
 #
 # - 选 (a)，多半是以为所有参数都像列表那样复制。
@@ -269,7 +269,7 @@ plots.arguments()
 # **fork** 更快，可是带过来的太多：两个 fork 出来的 rank 会抽到相同的随机数，读的还是同一个打开的文件。
 #
 # fork 之后，CUDA 也用不了：进程要用 GPU，得先建立一个 **CUDA 上下文**（CUDA context），而它不能 fork。
-# 哪怕没有 GPU，父进程只要问过一次 `torch.cuda.is_available()`，结果就是 refused。
+# 哪怕没有 GPU，父进程只要问过一次 `torch.cuda.is_available()`（上面的 `something_to_inherit` 就问了），结果就是 refused。
 # （没有编入 CUDA 的 torch 会显示 no GPU。）
 #
 # 线程在四列里都没有，但只有 fork 会因此出事。线程用锁把别的线程挡在外面；复制的那一刻要是有线程拿着锁，
@@ -338,19 +338,20 @@ for rank, by_way in enumerate(sums):
 
 # %% [markdown] id="teardown" lang="en"
 # **Why the last lines of `run_rank` stand in this order.** A DDP model holds on to its process group. If it is
-# still there when the group goes and the process ends, torch can abort, after all the work was done. Measured
-# with torch 2.14.1, Gloo and 2 ranks on 2 CPU cores under Linux: 11 of 47 runs ended so, with SIGABRT.
+# still there when the group goes and the process ends, torch can abort, after all the work was done. So the
+# function returns and lets go of its model, `gc.collect()` clears what is left of it, and only then is the
+# group destroyed. `os._exit(0)` skips Python's and torch's own end.
 #
-# So the function returns and lets go of its model, `gc.collect()` clears what is left of it, and only then is
-# the group destroyed. `os._exit(0)` skips Python's and torch's own end. That way it was none of 70 runs.
+# The abort comes only now and then, so no output here shows it. Measured once, outside this notebook (torch
+# 2.14.1, Gloo, 2 ranks on 2 CPU cores, Linux): 11 of 47 runs ended with SIGABRT; in this order, 0 of 70.
 
-# %% [markdown] id="teardown" lang="zh" sync="6440c614:3a07ed73"
+# %% [markdown] id="teardown" lang="zh" sync="311f5b00:d7fa9e9c"
 # **`run_rank` 的最后几行为什么按这个顺序。** DDP 模型一直抓着它的进程组。要是进程组已经撤销、模型却还在，
-# 进程退出时 torch 就可能中止（abort），哪怕该做的事早已做完。用 torch 2.14.1、Gloo 和 2 个 rank，
-# 在 Linux 的 2 个 CPU 核上量过：47 次里有 11 次以 SIGABRT（中止信号）结束。
+# 进程退出时 torch 就可能中止（abort），哪怕该做的事早已做完。所以先让函数返回，放开模型；
+# 再用 `gc.collect()` 清掉残留；然后才撤销进程组。最后的 `os._exit(0)` 跳过 Python 和 torch 自己的收尾。
 #
-# 所以先让函数返回，放开模型；再用 `gc.collect()` 清掉残留；然后才撤销进程组。最后的 `os._exit(0)`
-# 跳过 Python 和 torch 自己的收尾。这样做，70 次里一次也没有。
+# 中止只是偶尔发生，所以这里的输出里看不到。在 notebook 之外量过一次（torch 2.14.1、Gloo、Linux，2 个 rank、2 个 CPU 核）：
+# 47 次里有 11 次以 SIGABRT（中止信号）结束；按上面的顺序来，70 次里是 0 次。
 
 # %% [markdown] id="gpu" lang="en"
 # ## On a machine with GPUs
@@ -369,9 +370,9 @@ for rank, by_way in enumerate(sums):
 #
 # Where every rank says only `"cuda"` and none calls `set_device`, all compute on GPU 0, and NCCL refuses:
 # ["Duplicate GPU detected"](https://github.com/facebookresearch/fairchem/issues/597). This project's `spawn`
-# counts the GPUs before it starts anything. Here it is asked for one rank more than there are:
+# counts the GPUs before it starts anything. Here it is asked for two ranks more than there are GPUs:
 
-# %% [markdown] id="gpu" lang="zh" sync="f2390291:1bc40584"
+# %% [markdown] id="gpu" lang="zh" sync="48f09447:2316328f"
 # ## 在有 GPU 的机器上
 #
 # 一个 rank 用一块 GPU，按 *local* rank 来选，因为每台机器都从 0 开始给 GPU 编号：
@@ -388,11 +389,11 @@ for rank, by_way in enumerate(sums):
 #
 # 如果每个 rank 都只写 `"cuda"`，又不调用 `set_device`，大家就都挤在 GPU 0 上，NCCL 会报错：
 # [“Duplicate GPU detected”](https://github.com/facebookresearch/fairchem/issues/597)。
-# 本项目的 `spawn` 在启动任何进程之前，会先数一数 GPU。下面要的 rank 故意比 GPU 多一个：
+# 本项目的 `spawn` 在启动任何进程之前，会先数一数 GPU。下面要的 rank 故意比 GPU 多两个：
 
 # %% id="gpu-count"
 with shows(LaunchRefused):
-    spawn(processes.introduce, nprocs=torch.cuda.device_count() + 1, backend="nccl")
+    spawn(processes.introduce, nprocs=torch.cuda.device_count() + 2, backend="nccl")
 print({name: dist.Backend.backend_capability[name] for name in ("nccl", "gloo")})
 
 # %% [markdown] id="gpu-why" lang="en"
@@ -457,7 +458,7 @@ _ = spawn(hello, nprocs=2)
 
 # %% id="fault-fork"
 show_source(processes.open_then_fork, processes.read_digits)
-if "fork" in mp.get_all_start_methods():  # Windows has none
+if start_methods.can_fork():  # Windows cannot, and on macOS a fork can crash
     for way in (processes.open_then_fork, processes.fork_then_open):
         for reader, got in enumerate(spawn(way, nprocs=1, backend="gloo")[0]):
             print(f"{way.__name__}: reader {reader}: {got}")
@@ -515,10 +516,9 @@ with shows(RankFailed):
 
 # %% id="interrupt"
 threading.Timer(0.5, _thread.interrupt_main).start()  # as the stop button does
-try:
+with shows(KeyboardInterrupt):
     spawn(processes.work_on, nprocs=2)
-except KeyboardInterrupt:
-    print(f"KeyboardInterrupt, processes left: {len(mp.active_children())}")
+print(f"processes left: {len(mp.active_children())}")
 
 # %% [markdown] id="interrupt-why" lang="en"
 # No rank stays behind to hold memory or a port. This is what `spawn` adds to the dozen lines: functions from

@@ -121,7 +121,8 @@ def say_numbers(rank):
     return [os.environ[name] for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")]
 
 
-def test_the_launcher_returns_what_every_rank_returned_and_loses_no_print(capsys):
+def test_the_launcher_returns_what_every_rank_returned_and_loses_no_print(capsys, monkeypatch):
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)  # with it nothing waits to be flushed
     with terminal():
         assert processes.launch(say_numbers, 2) == [["0", "0", "2"], ["1", "1", "2"]]
     assert sorted(capsys.readouterr().out.splitlines()) == ["terminal | printed 0", "terminal | printed 1"]

@@ -137,7 +137,7 @@ def choose_backend(backend: str, ranks_here: int) -> str:
         raise ConfigError(
             f"nccl needs a GPU for each of the {ranks_here} ranks and this machine has {gpus}: "
             "use fewer ranks, or backend gloo, which runs on the CPU.",
-            f"nccl 要求 {ranks_here} 个 rank 各有一块 GPU，而这台机器有 {gpus} 块："
+            f"nccl 要求每个 rank 独占一块 GPU：共 {ranks_here} 个 rank，而这台机器有 {gpus} 块 GPU："
             "请减少 rank 数，或改用在 CPU 上运行的 gloo。",
         )
     if backend == "nccl" and not dist.is_nccl_available():

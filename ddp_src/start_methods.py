@@ -92,7 +92,7 @@ def try_way(name: str) -> Way:
     seen, total, model = [], torch.zeros(1), nn.Linear(1, 1, bias=False)
     nn.init.zeros_(model.weight)
     with tempfile.TemporaryDirectory() as folder:
-        with _something_to_inherit():
+        with something_to_inherit():
             _start(name, look, (time.monotonic(), folder, seen, total, model))
         reports = [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(RANKS)]
     memory = [report["private_mb"] for report in reports]
@@ -118,9 +118,14 @@ def try_way(name: str) -> Way:
 def try_each(rank: int) -> list[Way]:
     """Python's own ways, tried from a process that has torch loaded and nothing else of the notebook."""
     known = set(multiprocessing.get_all_start_methods())
-    if sys.platform == "darwin":
-        known.remove("fork")  # macOS has it, but a fork can crash there, as Python's documentation says
+    if not can_fork():
+        known.discard("fork")
     return [try_way(name) for name in ("fork", "forkserver", "spawn") if name in known]
+
+
+def can_fork() -> bool:
+    """Whether this system has fork; not on macOS, where it can crash, as Python's documentation says."""
+    return "fork" in multiprocessing.get_all_start_methods() and sys.platform != "darwin"
 
 
 def _start(name: str, function: Any, args: Sequence[Any], ranks: int = RANKS) -> None:
@@ -131,7 +136,7 @@ def _start(name: str, function: Any, args: Sequence[Any], ranks: int = RANKS) ->
 
 
 @contextmanager
-def _something_to_inherit() -> Iterator[None]:
+def something_to_inherit() -> Iterator[None]:
     """Give this process a thread, a variable and, where there is a GPU, a CUDA context."""
     done = threading.Event()
     thread = threading.Thread(target=done.wait, name="of the parent")

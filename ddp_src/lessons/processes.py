@@ -32,9 +32,9 @@ def touch(rank: int, seen: list, total: Tensor) -> None:
 
 
 def introduce(rank: int) -> None:
-    """Say where this rank stands. RANK, LOCAL_RANK and WORLD_SIZE are in its environment."""
-    place = place_of_this_rank()
-    print(f"local rank {place.local_rank}, {place.world_size} ranks in all, computing on {place.device}")
+    """Print what the launcher has told this process, and what it computes on."""
+    told = [f"{name}={os.environ[name]}" for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")]
+    print(*told, "on", place_of_this_rank().device)
 
 
 def launch(fn: Callable, nprocs: int) -> list:

@@ -59,7 +59,7 @@ def _bars(axes: Axes, values: Sequence[float | None], label: str) -> None:
     axes.bar(range(len(values)), [value or 0 for value in values], **_BAR)
     top = max((value or 0 for value in values), default=0) or 1
     for column, value in enumerate(values):
-        text = "not measured" if value is None else f"{value:.2g}" if value < 10 else f"{value:.0f}"
+        text = "not measured" if value is None else f"{value:#.2g}" if value < 9.95 else f"{value:.0f}"
         axes.text(column, (value or 0) + 0.06 * top, text, ha="center", va="bottom", fontsize=10)
     axes.set_ylim(0, 1.45 * top)
     axes.set_yticks([])

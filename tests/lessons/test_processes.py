@@ -2,6 +2,7 @@
 
 import _thread
 import functools
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -96,6 +97,22 @@ def test_trying_a_way_leaves_nothing_in_the_parent(ways):
     assert not hasattr(sys.modules["__main__"], "from_a_cell")
 
 
+@pytest.mark.parametrize(
+    ("system", "known", "tried"),
+    [
+        ("linux", ["fork", "spawn", "forkserver"], ["fork", "forkserver", "spawn"]),
+        ("darwin", ["spawn", "fork", "forkserver"], ["forkserver", "spawn"]),
+        ("win32", ["spawn"], ["spawn"]),
+    ],
+)
+def test_fork_is_tried_only_where_it_is_known_and_safe(system, known, tried, monkeypatch):
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda: known)
+    monkeypatch.setattr(start_methods, "try_way", lambda name: name)
+    assert start_methods.try_each(0) == tried
+    assert start_methods.can_fork() == ("fork" in tried)
+
+
 # --- the launcher of a dozen lines
 
 
@@ -104,7 +121,8 @@ def say_numbers(rank):
     return [os.environ[name] for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")]
 
 
-def test_the_launcher_returns_what_every_rank_returned_and_loses_no_print(capsys):
+def test_the_launcher_returns_what_every_rank_returned_and_loses_no_print(capsys, monkeypatch):
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)  # with it nothing waits to be flushed
     with terminal():
         assert processes.launch(say_numbers, 2) == [["0", "0", "2"], ["1", "1", "2"]]
     assert sorted(capsys.readouterr().out.splitlines()) == ["terminal | printed 0", "terminal | printed 1"]
@@ -120,7 +138,7 @@ def test_every_rank_says_where_it_stands(capsys):
     spawn(processes.introduce, nprocs=2, backend="gloo")
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("[rank")]
     assert sorted(lines) == [
-        f"[rank {rank}] local rank {rank}, 2 ranks in all, computing on cpu" for rank in (0, 1)
+        f"[rank {rank}] RANK={rank} LOCAL_RANK={rank} WORLD_SIZE=2 on cpu" for rank in (0, 1)
     ]
 
 
@@ -143,7 +161,7 @@ def test_a_function_of_main_is_not_found_by_a_fresh_python(capsys, monkeypatch):
     assert spawn(space["hello"], nprocs=2, show=False) == [None, None]
 
 
-needs_fork = pytest.mark.skipif("fork" not in mp.get_all_start_methods(), reason="Windows cannot fork")
+needs_fork = pytest.mark.skipif(not start_methods.can_fork(), reason="no fork on Windows, none safe on macOS")
 
 
 @needs_fork

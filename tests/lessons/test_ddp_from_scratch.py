@@ -376,10 +376,9 @@ BUCKETS = [
     ),
     (
         another_tensor,
-        "bucket 0 holds 1 things of type Tensor, not all of them gradients from `grads`: pass `average` a "
-        "list of those gradients themselves.",
-        "第 0 号桶里有 1 个 Tensor，它们并不都是 `grads` 给出的梯度："
-        "请把那些梯度本身列成列表交给 `average`。",
+        "not everything in bucket 0 (Tensor) is a gradient from `grads`: pass `average` a list of those "
+        "gradients themselves.",
+        "第 0 号桶里的东西（Tensor）不全是 `grads` 给出的梯度：请把那些梯度本身列成列表交给 `average`。",
     ),
 ]
 

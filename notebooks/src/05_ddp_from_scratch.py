@@ -7,7 +7,7 @@
 # - say what each part is for: the broadcast, the mean, the flat buffer, the buckets, the hooks;
 # - notice replicas that have drifted apart.
 
-# %% [markdown] id="title" lang="zh" sync="5ef3c145:52c23f38"
+# %% [markdown] id="title" lang="zh" sync="a26af3a1:a4262677"
 # # 05 · 从零写 DDP：我自己能写出来吗？
 #
 # 能。一共五个小类，一个比一个多走一步。读完这一章，我们就能：
@@ -41,7 +41,7 @@ warm_up()  # gets the ranks' processes ready while you read on
 #
 # Write your letter down before you read on.
 
-# %% [markdown] id="predict" lang="zh" sync="912b76b6:712b4eb5"
+# %% [markdown] id="predict" lang="zh" sync="dbc68950:4c029c28"
 # ## 先猜一猜
 #
 # 两个 rank 从相同的权重出发。现在把 all-reduce（全归约）删掉：此后它们各练各的，每一轮（epoch）只用自己分到的
@@ -60,14 +60,12 @@ warm_up()  # gets the ranks' processes ready while you read on
 # does nothing else. `buffers()` are a model's tensors that no optimizer updates; the models here have none.
 # `detach()` keeps autograd out of the broadcast. **Version 1** adds the mean: one all-reduce per parameter.
 
-# %% [markdown] id="run" lang="zh" sync="ece13c45:6a7cd10c"
+# %% [markdown] id="run" lang="zh" sync="825ed87e:53c335d1"
 # ## 跑起来
 #
-# **第 0 版**像 `DDP` 那样把模型包起来：先把 rank 0 的权重广播给大家，此后只管调用模型。
+# **第 0 版**像 `DDP` 那样把模型包起来：先把 rank 0 的权重广播给大家，此后只管调用模型。`buffers()` 是
+# **缓冲张量**（buffer）：属于模型，却不由优化器更新；本章的模型都没有。`detach()` 让自动求导不管这次广播。
 # **第 1 版**再加上求平均：每个参数做一次 all-reduce。
-#
-# 代码里的 `buffers()` 是**缓冲张量**（buffer）：属于模型，却不靠梯度训练（第 08 章）。
-# `detach()` 让广播绕过自动求导，直接改写张量里的数。
 
 # %% id="first-versions"
 show_source(own_ddp.NoSync, own_ddp.Naive)
@@ -77,7 +75,7 @@ show_source(own_ddp.NoSync, own_ddp.Naive)
 # model, not the optimizer, clears the gradients; "Break it" shows why. Each rank also measures how far its weights are
 # from rank 0's.
 
-# %% [markdown] id="loop" lang="zh" sync="c16a1df8:e1abdcf9"
+# %% [markdown] id="loop" lang="zh" sync="19734cd5:587aa6c3"
 # 训练循环和第 00 章的几乎一样，只是多了一行 `model.sync()`，torch 的 DDP 把它藏在 `backward()` 里；
 # 清零梯度改由 `model` 来做，原因见“弄坏它”。另外，每走一步，各个 rank 都量一次自己的权重离 rank 0 有多远。
 
@@ -98,10 +96,10 @@ for name, ranks in (("no sync", alone), ("with sync", synced)):
 # Lines are the run without a sync, circles the run with one. On the right, ‖w₁ − w₀‖ is the length of the
 # difference between the two ranks' weights, on a log axis that also has a 0.
 
-# %% [markdown] id="see" lang="zh" sync="29f6a3d5:863d9a55"
+# %% [markdown] id="see" lang="zh" sync="f38bca32:1283a146"
 # ## 看结果
 #
-# 线是没有同步的训练，圆圈是有同步的，只画了其中几步。右图的 ‖w₁ − w₀‖ 是两个 rank 权重之差的长度，
+# 线是没有同步的训练，圆圈是有同步的，隔几步画一个。右图的 ‖w₁ − w₀‖ 是两个 rank 权重之差的长度，
 # 也就是两个副本之间的距离；纵轴是对数的，底下另加了一个 0。
 
 # %% id="hero"
@@ -117,7 +115,7 @@ plots.replicas_apart(
 # a log axis: without a sync the distance between the replicas jumps up in the first steps and keeps growing; with a
 # sync it is 0 at every step.
 
-# %% [markdown] id="hero-alt" alt="hero" lang="zh" sync="f37631b7:4737f6ce"
+# %% [markdown] id="hero-alt" alt="hero" lang="zh" sync="9f48a80a:3c8b5274"
 # 左图：有同步的两个 rank 和没有同步的两个 rank，四条损失曲线一起下降，分不出谁是谁。右图是两个副本的距离，
 # 对数坐标：没有同步，头几步就猛增，之后越来越远；有同步，每一步都恰好是 0。
 
@@ -133,7 +131,7 @@ print(f"standard error on 1,000 digits: {100 * (p * (1 - p) / 1000) ** 0.5:.1f} 
 # digits. Only the weights tell: without a sync there are two models. Training looks fine, rank 0 saves its model,
 # and all the work of rank 1 is lost.
 
-# %% [markdown] id="read" lang="zh" sync="6c9f53c7:6b19dff1"
+# %% [markdown] id="read" lang="zh" sync="35c4e9d7:21a6dabd"
 # **答案是 (c)**。损失照样下降；几个准确率之间的差别，和标准误差差不多大，在 1,000 个数字上靠偶然就能出现。
 # 只有权重说了实话：没有同步，就成了两个模型。训练看上去一切正常，最后只保存 rank 0 的模型，rank 1 就白干了。
 
@@ -149,7 +147,7 @@ print(f"standard error on 1,000 digits: {100 * (p * (1 - p) / 1000) ** 0.5:.1f} 
 # batch. What must `sync()` leave on every rank for that, the *sum* of the gradients or their *mean*? Take one
 # weight w, the loss w · x, and x = 1 on rank 0, x = 2 on rank 1; then both samples on one rank:
 
-# %% [markdown] id="why" lang="zh" sync="bb2e7e20:2a82c10f"
+# %% [markdown] id="why" lang="zh" sync="941418cc:b599bc6a"
 # ## 为什么
 #
 # 没有同步的 rank 照样在学：模型是完整的，每一轮有 2,000 个数字，梯度是自己的。
@@ -186,7 +184,7 @@ print("in state_dict():", names[0])
 # The last line is a by-product: the wrapper keeps the model in `self.module`, so every name in its `state_dict()`
 # begins with `module.`, as with torch's DDP. Save `model.module.state_dict()` and the prefix is gone.
 
-# %% [markdown] id="mean-why" lang="zh" sync="b8563125:5e7eb5bd"
+# %% [markdown] id="mean-why" lang="zh" sync="72e1e23c:50200a72"
 # 是平均值：两个 rank 上都是 1.5，和单进程把两个样本放进一个 batch 一样；求和就成了 3。所以 `sync()` 里有 `/=`。
 # 前提是损失本身就是样本的平均，而且各个 rank 的样本一样多（第 01 章）。
 #
@@ -202,7 +200,7 @@ print("in state_dict():", names[0])
 # is already there, so it writes into the buffer. A parameter without a gradient leaves zeros there: the `if` of
 # version 1 is no longer needed.
 
-# %% [markdown] id="flat" lang="zh" sync="9c3f2e8d:ab38fd72"
+# %% [markdown] id="flat" lang="zh" sync="fac998b1:8669d9ba"
 # ## 第 2 版：一个缓冲区
 #
 # 每次 all-reduce 都有一份固定的时延，传得再少也要付（第 03 章），第 1 版却每个参数付一次。
@@ -220,16 +218,15 @@ show_source(own_ddp.Flat, own_ddp.lay_out)
 #
 # One buffer is complete only when the first layer has its gradient, and the first layer is the last to get it:
 # `backward()` runs from the loss back to the input. Several buffers, called **buckets**, filled from the last
-# layer back, are complete one after the other. This version still sends them all at the end. In `group`, `size` starts
-# at `cap`, so that the first parameter opens a group.
+# layer back, are complete one after the other. This version still sends them all at the end. In `group`, a bucket is
+# full at `cap` bytes (1 MB unless you say otherwise); `size` starts at `cap`, so that the first parameter opens one.
 
-# %% [markdown] id="buckets" lang="zh" sync="f3a58d23:1ae7e571"
+# %% [markdown] id="buckets" lang="zh" sync="23abd3c5:e2cacdc3"
 # ## 第 3 版：分桶
 #
 # 反向传播从损失走向输入，第一层的梯度最后才算好；只有一个缓冲区，就要等到那时才装满。
 # 换成几个缓冲区，从最后一层往前装，就能一个接一个地装满。这样的缓冲区叫**梯度桶**，简称桶；
-# 攒够 `cap` 字节（默认 1 MB）就换下一个。这一版还没有利用装满的先后，所有的桶都等到最后才发出。
-#
+# 攒够 `cap` 字节（默认 1 MB）就换下一个。这一版仍然等到最后，才把所有的桶发出去。
 # `group` 里的 `size` 从 `cap` 起步，所以第一个参数一来，就会开出第一组。
 
 # %% id="buckets-source"
@@ -247,7 +244,7 @@ show_source(own_ddp.Bucketed, own_ddp.group)
 # - on the other ranks the hook does run, so buckets get complete in another order there. All ranks must make the
 #   same calls in the same order (chapter 03), so the buckets leave by number.
 
-# %% [markdown] id="hooks" lang="zh" sync="f26cfb9b:686ce1e8"
+# %% [markdown] id="hooks" lang="zh" sync="e93a4171:89268339"
 # ## 第 4 版：钩子
 #
 # 现在让桶一装满就出发，这时 `backward()` 还在算更靠前的层。怎么知道装满了？给每个参数挂一个**钩子**：
@@ -267,9 +264,9 @@ show_source(own_ddp.Overlapped)
 # Ten steps in float64, every version, against one process on the joined batches. `learn` trains and returns the
 # weights; `cap=1024` gives even this small model several buckets. The ranks start from different seeds on purpose, and
 # each further row of the table has a trap: two layers that share one weight (**tied**), a layer that is not trained
-# (**frozen**), and `extra`, through which only images with a lit corner pass: no image has one, or only those on rank 0.
+# (**frozen**), and `extra`, through which only images with a lit corner pass: no image has one, or only rank 0's have.
 
-# %% [markdown] id="prove" lang="zh" sync="680dc76a:10fa0905"
+# %% [markdown] id="prove" lang="zh" sync="dce6b66d:25b606b8"
 # ## 证明它
 #
 # 每个版本都用 float64 走十步，和一个进程用合并后的 batch 训练的结果相比；`learn` 训练完就返回权重。
@@ -295,7 +292,7 @@ print(f"largest with a sync: {largest:.0e} < 1e-12: {largest < 1e-12}")
 # All four versions with a sync are one process, but for rounding; version 0 is not even close. This table, not a
 # loss curve, is what shows that your own DDP works.
 
-# %% [markdown] id="equal-read" lang="zh" sync="41dc7d19:6689c684"
+# %% [markdown] id="equal-read" lang="zh" sync="41dc7d19:0f6d95a4"
 # 有同步的四个版本都和一个进程相同，只差舍入；第 0 版差得很远。能证明我们的 DDP 写对了的，是这张表，不是损失曲线。
 
 # %% [markdown] id="cost" lang="en"
@@ -305,7 +302,7 @@ print(f"largest with a sync: {largest:.0e} < 1e-12: {largest < 1e-12}")
 # (chapter 01's `cnn`). Timings jump about on a busy machine, so every round runs every version, and the ratio is taken
 # within the round. The bar is the median of 15 rounds; the thin line spans the middle half of them.
 
-# %% [markdown] id="cost" lang="zh" sync="05988b3b:6267e106"
+# %% [markdown] id="cost" lang="zh" sync="a8d57564:ada922cc"
 # ## 要花多少时间
 #
 # 用两个模型来量：SimpleModel，和大一些的 SmallCNN（第 01 章的 `cnn`）。每个版本一步的耗时，都除以 torch 的 DDP
@@ -328,7 +325,7 @@ plots.version_times(ratios, against=own_ddp_timing.TORCHS)
 # Step time relative to torch's DDP, for SimpleModel and SmallCNN. The naive version is the slowest with both. With
 # SimpleModel flat, bucketed and overlapped stand near 1, which is torch's own DDP, and no sync far below.
 
-# %% [markdown] id="times-alt" alt="times" lang="zh" sync="5024aa81:07c7327f"
+# %% [markdown] id="times-alt" alt="times" lang="zh" sync="5024aa81:ecc87e3e"
 # 每个版本一步的耗时与 torch 的 DDP 之比，左边是 SimpleModel，右边是 SmallCNN。两个模型上都是 naive 最慢；
 # SimpleModel 上，flat、bucketed、overlapped 都在 1（即 torch 的 DDP）附近，no sync 远低于 1。
 
@@ -341,7 +338,7 @@ plots.version_times(ratios, against=own_ddp_timing.TORCHS)
 # the upper has the phases of the step, the lower the all-reduces on Gloo's own threads; the dashed line is where
 # `backward()` ends.
 
-# %% [markdown] id="times-read" lang="zh" sync="ed51a5c1:4f060729"
+# %% [markdown] id="times-read" lang="zh" sync="c3365d79:7cfbdcbc"
 # 收效最大的是合成一个缓冲区：比起 naive，一步的时间一下子降到和 torch 的 DDP 差不多。SimpleModel 的梯度不到 1 MB，
 # 全在一个桶里，分桶和钩子帮不上忙。SmallCNN 有四个桶，后三个版本的差别也不大：细线互相重叠。
 #
@@ -361,7 +358,7 @@ plots.version_timeline(traced)
 # starts after the dashed line where backward ends: 14, 1 and 4 of them. In overlapped, all-reduces already run under
 # backward.
 
-# %% [markdown] id="timeline-alt" alt="timeline" lang="zh" sync="2150875b:b73b664b"
+# %% [markdown] id="timeline-alt" alt="timeline" lang="zh" sync="2150875b:5410c059"
 # rank 0 上 SmallCNN 的一步，四个版本画在同一条时间轴上。naive、flat、bucketed 的 14 次、1 次、4 次 all-reduce，
 # 都在反向传播结束（虚线）之后才开始；overlapped 的 all-reduce 大多在反向传播进行时就已经在跑。
 
@@ -371,7 +368,7 @@ plots.version_timeline(traced)
 # is saved. Between GPUs other hardware does most of the transfer, and overlap is one of the things that let
 # [DDP scale to hundreds of them](https://arxiv.org/abs/2006.15704).
 
-# %% [markdown] id="timeline-read" lang="zh" sync="3832e279:98d18acd"
+# %% [markdown] id="timeline-read" lang="zh" sync="cfa999c3:25381802"
 # 确实重叠了：第 4 版的桶，全是在 `backward()` 里面发出的。可是 Gloo 的 all-reduce 和梯度计算用的是同样的 CPU 核，
 # 这些核本来就在忙：sync 短了，backward 就长了，省不下多少。GPU 之间传数据，主要靠另外的硬件；
 # [DDP 能扩展到几百块 GPU](https://arxiv.org/abs/2006.15704)，重叠是原因之一。
@@ -381,7 +378,7 @@ plots.version_timeline(traced)
 #
 # **No broadcast.** Leave out the copy of rank 0's weights, and keep everything else of version 1:
 
-# %% [markdown] id="break" lang="zh" sync="c39e2c31:98bdc538"
+# %% [markdown] id="break" lang="zh" sync="c39e2c31:186929e8"
 # ## 弄坏它
 #
 # **没有广播。** 去掉开头的广播，第 1 版的其余部分原样保留：
@@ -408,9 +405,9 @@ for rank, trained in enumerate(ranks):
 # **`optimizer.zero_grad()`.** You know this line from every training loop. By default it sets each gradient to
 # None, to save memory. In version 2 that throws the views away:
 
-# %% [markdown] id="no-broadcast-why" lang="zh" sync="d19437ca:a0298e67"
+# %% [markdown] id="no-broadcast-why" lang="zh" sync="4eb9121c:dae32979"
 # 梯度的平均毫无差错，两个 rank 每一步都迈得一模一样。可是起点不同，步子相同，终点也就不同：
-# 两个副本永远隔着同样的距离，而损失照样下降。改正：第一步之前，调用一次 `start_equal()`。
+# 两个副本永远隔着同样的距离，而损失照样下降。改正：开头广播一次。
 #
 # **`optimizer.zero_grad()`。** 每个训练循环里都有这一行。为了省内存，它默认把每个梯度设成 None；
 # 放到第 2 版里，视图就丢了：
@@ -435,20 +432,20 @@ print(f"  no sync: ‖w₁ − w₀‖ after {steps} steps {alone[1].apart[steps
 # zeros, and why the loop calls `model.zero_grad()`. torch's DDP does not mind the None: it copies a gradient that
 # lies outside its bucket into it.
 
-# %% [markdown] id="lost-views-why" lang="zh" sync="997220b4:3b010696"
+# %% [markdown] id="lost-views-why" lang="zh" sync="f3add3e4:088c5de4"
 # `backward()` 在缓冲区之外另建了张量，`sync()` 平均的只是一堆零，副本就像没有同步一样越走越远，也没有任何报错。
 # 所以 `Flat` 有自己的 `zero_grad`，把缓冲区填成零；训练循环调用的也是 `model.zero_grad()`。
-# 对 `TorchDDP`，这一行照样把梯度设成 None，却没有关系：梯度不在桶里，torch 的 DDP 就先把它复制进桶。
+# torch 的 DDP 不怕 None：梯度不在桶里，它就先把梯度复制进桶。
 
 # %% [markdown] id="your-turn" lang="en"
 # ## Your turn
 #
 # **1.** Write version 2 as one function, `sync(params)`, that keeps nothing between calls: average the gradients in
-# **one** all-reduce, by way of a new buffer. Some parameters are frozen, and some may have no gradient on one rank only.
+# **one** all-reduce, by way of a new buffer. Some parameters are frozen; some may have no gradient on one rank only.
 #
 # `hint("ddp_from_scratch-1")` gives a hint, `solution("ddp_from_scratch-1")` the answer; the same with `-2`.
 
-# %% [markdown] id="your-turn" lang="zh" sync="36c57404:72f6e286"
+# %% [markdown] id="your-turn" lang="zh" sync="d9ca54bd:c78b84ce"
 # ## 动手试试
 #
 # **1.** 把第 2 版写成一个函数 `sync(params)`，两次调用之间什么也不留：把梯度接进一个新的缓冲区，用**一次** all-reduce
@@ -470,9 +467,9 @@ check("ddp_from_scratch-1", sync)
 # them in a list, and call `average(bucket)` as soon as its gradients hold `cap` numbers or more together. `average`
 # all-reduces a list of gradients and writes the mean into each.
 
-# %% [markdown] id="your-turn-2" lang="zh" sync="e2c66a11:28249a47"
+# %% [markdown] id="your-turn-2" lang="zh" sync="cbf2837c:a4e8bcd0"
 # **2.** 写出分桶：`grads` 按 `backward()` 算出的先后逐个给出梯度，最后一层的最先来。把它们收进一个列表，
-# 里面的梯度一共够了 `cap` 个数，就调用 `average(bucket)`。它会对列表里的梯度做 all-reduce，再把平均值写回每个梯度。
+# 里面的梯度合起来够了 `cap` 个数，就调用 `average(bucket)`：它会对列表里的梯度做 all-reduce，再把平均值写回每个梯度。
 
 
 # %% id="exercise-2"
@@ -495,7 +492,7 @@ check("ddp_from_scratch-2", sync_in_buckets)
 # [the DDP design note](https://docs.pytorch.org/docs/stable/notes/ddp.html) ·
 # [hooks that run once a gradient is there](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.register_post_accumulate_grad_hook.html)
 
-# %% [markdown] id="next" lang="zh" sync="c06ff255:e3e42118"
+# %% [markdown] id="next" lang="zh" sync="c06ff255:bc42e2c6"
 # ## 接下来
 #
 # - 第 06 章打开 torch 自己的 DDP：哪些参数放在同一个桶里，为什么第一步和后面的都不一样，还有哪些事我们没做。

@@ -75,9 +75,9 @@ show_source(own_ddp.NoSync, own_ddp.Naive)
 # model, not the optimizer, clears the gradients; "Break it" shows why. Each rank also measures how far its weights are
 # from rank 0's.
 
-# %% [markdown] id="loop" lang="zh" sync="19734cd5:587aa6c3"
-# 训练循环和第 00 章的几乎一样，只是多了一行 `model.sync()`，torch 的 DDP 把它藏在 `backward()` 里；
-# 清零梯度改由 `model` 来做，原因见“弄坏它”。另外，每走一步，各个 rank 都量一次自己的权重离 rank 0 有多远。
+# %% [markdown] id="loop" lang="zh" sync="19734cd5:56ff34d9"
+# 训练循环就是第 00 章的，加上 `model.sync()`；torch 的 DDP 把这一行藏在 `backward()` 里。清零梯度改由 `model` 来做，
+# 原因见“弄坏它”。每走一步，各个 rank 还要量一次自己的权重离 rank 0 有多远。
 
 # %% id="train-source"
 show_source(lesson.train)
@@ -96,11 +96,11 @@ for name, ranks in (("no sync", alone), ("with sync", synced)):
 # Lines are the run without a sync, circles the run with one. On the right, ‖w₁ − w₀‖ is the length of the
 # difference between the two ranks' weights, on a log axis that also has a 0.
 
-# %% [markdown] id="see" lang="zh" sync="f38bca32:1283a146"
+# %% [markdown] id="see" lang="zh" sync="f38bca32:f4193034"
 # ## 看结果
 #
-# 线是没有同步的训练，圆圈是有同步的，隔几步画一个。右图的 ‖w₁ − w₀‖ 是两个 rank 权重之差的长度，
-# 也就是两个副本之间的距离；纵轴是对数的，底下另加了一个 0。
+# 线是没有同步的训练，圆圈是有同步的，隔几步画一个。右图的 ‖w₁ − w₀‖ 是两个 rank 权重之差的长度；
+# 纵轴是对数的，底下另加了一个 0。
 
 # %% id="hero"
 plots.replicas_apart(
@@ -147,7 +147,7 @@ print(f"standard error on 1,000 digits: {100 * (p * (1 - p) / 1000) ** 0.5:.1f} 
 # batch. What must `sync()` leave on every rank for that, the *sum* of the gradients or their *mean*? Take one
 # weight w, the loss w · x, and x = 1 on rank 0, x = 2 on rank 1; then both samples on one rank:
 
-# %% [markdown] id="why" lang="zh" sync="941418cc:b599bc6a"
+# %% [markdown] id="why" lang="zh" sync="941418cc:398b14c3"
 # ## 为什么
 #
 # 没有同步的 rank 照样在学：模型是完整的，每一轮有 2,000 个数字，梯度是自己的。
@@ -155,8 +155,8 @@ print(f"standard error on 1,000 digits: {100 * (p * (1 - p) / 1000) ** 0.5:.1f} 
 # - 选 (a)，多半是以为离了别的 rank 就学不会。其实和别的 rank 通信，只是为了保持一致。
 # - 选 (b)，多半是以为每一步少一半样本，总该看得出来。在这些数字上，几乎看不出来。
 #
-# 所以曲线检验不了我们写的 DDP，只有相等才算数：N 个 rank 得到的权重，必须和一个进程用合并后的 batch
-# 训练出来的一样。那么 `sync()` 之后，每个 rank 上该是梯度的*和*，还是*平均值*？取一个权重 w，损失是 w · x，
+# 所以曲线检验不了我们写的 DDP，只有相等才算数：N 个 rank 的权重，必须和一个进程用合并后的 batch
+# 训练出来的一样。那么 `sync()` 该在每个 rank 上留下梯度的*和*，还是*平均值*？取一个权重 w，损失是 w · x，
 # rank 0 上 x = 1，rank 1 上 x = 2；再把两个样本都交给一个 rank：
 
 
@@ -200,15 +200,15 @@ print("in state_dict():", names[0])
 # is already there, so it writes into the buffer. A parameter without a gradient leaves zeros there: the `if` of
 # version 1 is no longer needed.
 
-# %% [markdown] id="flat" lang="zh" sync="fac998b1:8669d9ba"
+# %% [markdown] id="flat" lang="zh" sync="fac998b1:4386854a"
 # ## 第 2 版：一个缓冲区
 #
 # 每次 all-reduce 都有一份固定的时延，传得再少也要付（第 03 章），第 1 版却每个参数付一次。
-# 不如把所有梯度放进一个**展平缓冲区**（flat buffer），一次传完。为了省掉来回复制，我们让每个 `p.grad` 都是一个
-# **视图**（view）：它没有自己的内存，看到的就是缓冲区里的一段。
+# 不如把所有梯度放进一个**展平缓冲区**（flat buffer），一次传完。为了省掉来回复制，让每个 `p.grad` 都是一个
+# **视图**（view）：没有自己的内存，看到的就是缓冲区里的一段。
 #
 # `backward()` 会加到已有的 `p.grad` 上，也就直接写进了缓冲区。没有梯度的参数，那一段仍是零，
-# 第 1 版里的 `if` 也就用不着了。
+# 第 1 版的 `if` 就用不着了。
 
 # %% id="flat-source"
 show_source(own_ddp.Flat, own_ddp.lay_out)
@@ -244,16 +244,16 @@ show_source(own_ddp.Bucketed, own_ddp.group)
 # - on the other ranks the hook does run, so buckets get complete in another order there. All ranks must make the
 #   same calls in the same order (chapter 03), so the buckets leave by number.
 
-# %% [markdown] id="hooks" lang="zh" sync="e93a4171:89268339"
+# %% [markdown] id="hooks" lang="zh" sync="e93a4171:27bf4567"
 # ## 第 4 版：钩子
 #
 # 现在让桶一装满就出发，这时 `backward()` 还在算更靠前的层。怎么知道装满了？给每个参数挂一个**钩子**：
 # 一个函数，这个参数的梯度一写好，自动求导就会调用它；`partial` 把桶的编号一并交给它。
 # 已经出发的桶有 `len(self.works)` 个，这也正是下一个桶的编号。要当心的是在某个 rank 上没有梯度的层：
 #
-# - 在这个 rank 上，这一层的钩子不会被调用，它的桶永远装不满，所以 `sync()` 要把剩下的桶发出去；
-# - 在别的 rank 上，这一层的钩子照常被调用，桶装满的先后就和这个 rank 不同。而所有 rank
-#   必须按同样的次序做同样的集合通信（第 03 章），所以桶一律按编号出发。
+# - 在这个 rank 上，它的钩子不会被调用，桶永远装不满，所以 `sync()` 要把剩下的桶发出去；
+# - 在别的 rank 上，它的钩子照常被调用，桶装满的先后就不一样。所有 rank 必须按同样的次序做同样的集合通信（第 03 章），
+#   所以桶一律按编号出发。
 
 # %% id="hooks-source"
 show_source(own_ddp.Overlapped)
@@ -302,12 +302,12 @@ print(f"largest with a sync: {largest:.0e} < 1e-12: {largest < 1e-12}")
 # (chapter 01's `cnn`). Timings jump about on a busy machine, so every round runs every version, and the ratio is taken
 # within the round. The bar is the median of 15 rounds; the thin line spans the middle half of them.
 
-# %% [markdown] id="cost" lang="zh" sync="a8d57564:ada922cc"
+# %% [markdown] id="cost" lang="zh" sync="a8d57564:6afc9e99"
 # ## 要花多少时间
 #
-# 用两个模型来量：SimpleModel，和大一些的 SmallCNN（第 01 章的 `cnn`）。每个版本一步的耗时，都除以 torch 的 DDP
-# 一步的耗时。机器一忙，计时就忽高忽低，所以每一回合把所有版本都跑一遍，在回合之内求比值；
-# 横条是 15 个回合的中位数，细线是居中的一半回合所在的范围。
+# 下面是每个版本一步的耗时与 torch 的 DDP 之比，用 SimpleModel 和大一些的 SmallCNN（第 01 章的 `cnn`）来量。
+# 机器一忙，计时就忽高忽低，所以每一回合都把所有版本跑一遍，当场求比值。
+# 横条是 15 个回合的中位数，细线是居中一半回合的范围。
 
 # %% id="times-source"
 show_source(own_ddp_timing.time_steps)
@@ -338,12 +338,12 @@ plots.version_times(ratios, against=own_ddp_timing.TORCHS)
 # the upper has the phases of the step, the lower the all-reduces on Gloo's own threads; the dashed line is where
 # `backward()` ends.
 
-# %% [markdown] id="times-read" lang="zh" sync="c3365d79:7cfbdcbc"
-# 收效最大的是合成一个缓冲区：比起 naive，一步的时间一下子降到和 torch 的 DDP 差不多。SimpleModel 的梯度不到 1 MB，
-# 全在一个桶里，分桶和钩子帮不上忙。SmallCNN 有四个桶，后三个版本的差别也不大：细线互相重叠。
+# %% [markdown] id="times-read" lang="zh" sync="c3365d79:53899364"
+# 收效最大的是合成一个缓冲区：比起 naive，一步的时间一下子降到和 torch 的 DDP 差不多。SimpleModel 的梯度全在一个桶里，
+# 分桶和钩子帮不上忙。SmallCNN 有四个桶，后三个版本的差别也不大：细线互相重叠。
 #
-# 那么通信和计算到底重叠了没有？性能分析器（profiler）会记下什么时候在运行什么。下图中每个版本有两行：
-# 上面是训练的各个阶段，下面是在 Gloo 自己的线程上运行的 all-reduce；虚线是 `backward()` 结束的时刻。
+# 那么通信和计算到底重叠了没有？性能分析器（profiler）会记下什么时候在运行什么。每个版本画成两行：
+# 上一行是训练的各个阶段，下一行是 Gloo 自己的线程上运行的 all-reduce；虚线处 `backward()` 结束。
 
 # %% id="timeline"
 names = ("naive", "flat", "bucketed", "overlapped")

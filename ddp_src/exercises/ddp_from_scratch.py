@@ -28,7 +28,7 @@ EXERCISES = {
         judge=judge_buckets,
         hint=Feedback(
             "after the loop over the gradients, what lies in the list: always something, or only sometimes?",
-            "遍历完所有梯度之后，桶里可能还剩着梯度吗？一定会剩吗？",
+            "遍历完所有梯度之后，列表里可能还剩着梯度吗？一定会剩吗？",
         ),
         solution=sync_in_buckets,
     ),

@@ -172,7 +172,7 @@ def one_weight(rank, world_size):
 
 for world_size in (2, 1):
     own, averaged, names = zip(
-        *spawn(one_weight, (world_size,), nprocs=world_size, backend="gloo"), strict=True
+        *spawn(one_weight, (world_size,), nprocs=world_size, backend="gloo", show=False), strict=True
     )
     print(f"world size {world_size}: own gradients {own}, after sync() {averaged}")
 print("in state_dict():", names[0])

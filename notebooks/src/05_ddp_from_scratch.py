@@ -93,13 +93,13 @@ for name, ranks in (("no sync", alone), ("with sync", synced)):
 # %% [markdown] id="see" lang="en"
 # ## See it
 #
-# Lines are the run without a sync, circles the run with one. On the right, ‖w₁ − w₀‖ is the length of the
-# difference between the two ranks' weights, on a log axis that also has a 0.
+# Lines are the run without a sync, open marks the run with one, every few steps. On the right, ‖w₁ − w₀‖ is the
+# length of the difference between the two ranks' weights, on a log axis that also has a 0.
 
-# %% [markdown] id="see" lang="zh" sync="f38bca32:f4193034"
+# %% [markdown] id="see" lang="zh" sync="7dc5048b:d439d6dc"
 # ## 看结果
 #
-# 线是没有同步的训练，圆圈是有同步的，隔几步画一个。右图的 ‖w₁ − w₀‖ 是两个 rank 权重之差的长度；
+# 线是没有同步的训练，空心标记是有同步的，隔几步画一个。右图的 ‖w₁ − w₀‖ 是两个 rank 权重之差的长度；
 # 纵轴是对数的，底下另加了一个 0。
 
 # %% id="hero"
@@ -218,15 +218,17 @@ show_source(own_ddp.Flat, own_ddp.lay_out)
 #
 # One buffer is complete only when the first layer has its gradient, and the first layer is the last to get it:
 # `backward()` runs from the loss back to the input. Several buffers, called **buckets**, filled from the last
-# layer back, are complete one after the other. This version still sends them all at the end. In `group`, a bucket is
+# layer back, are complete one after the other. This version still sends them all at the end: `sync()` starts
+# every all-reduce with `async_op=True` (chapter 03), then waits for each. In `group`, a bucket is
 # full at `cap` bytes (1 MB unless you say otherwise); `size` starts at `cap`, so that the first parameter opens one.
 
-# %% [markdown] id="buckets" lang="zh" sync="23abd3c5:e2cacdc3"
+# %% [markdown] id="buckets" lang="zh" sync="c8f7e356:3021b90c"
 # ## 第 3 版：分桶
 #
 # 反向传播从损失走向输入，第一层的梯度最后才算好；只有一个缓冲区，就要等到那时才装满。
 # 换成几个缓冲区，从最后一层往前装，就能一个接一个地装满。这样的缓冲区叫**梯度桶**，简称桶；
-# 攒够 `cap` 字节（默认 1 MB）就换下一个。这一版仍然等到最后，才把所有的桶发出去。
+# 攒够 `cap` 字节（默认 1 MB）就换下一个。这一版仍然等到最后，才把所有的桶发出去：`sync()` 用
+# `async_op=True`（第 03 章）启动全部 all-reduce，再逐个等待。
 # `group` 里的 `size` 从 `cap` 起步，所以第一个参数一来，就会开出第一组。
 
 # %% id="buckets-source"
@@ -243,8 +245,10 @@ show_source(own_ddp.Bucketed, own_ddp.group)
 # - on that rank its hook never runs, so its bucket is never complete: `sync()` sends what is left;
 # - on the other ranks the hook does run, so buckets get complete in another order there. All ranks must make the
 #   same calls in the same order (chapter 03), so the buckets leave by number.
+#
+# A second `backward()` before `sync()` would add to buckets that are already on their way; hence the `raise`.
 
-# %% [markdown] id="hooks" lang="zh" sync="e93a4171:27bf4567"
+# %% [markdown] id="hooks" lang="zh" sync="0471352c:391809fc"
 # ## 第 4 版：钩子
 #
 # 现在让桶一装满就出发，这时 `backward()` 还在算更靠前的层。怎么知道装满了？给每个参数挂一个**钩子**：
@@ -254,6 +258,8 @@ show_source(own_ddp.Bucketed, own_ddp.group)
 # - 在这个 rank 上，它的钩子不会被调用，桶永远装不满，所以 `sync()` 要把剩下的桶发出去；
 # - 在别的 rank 上，它的钩子照常被调用，桶装满的先后就不一样。所有 rank 必须按同样的次序做同样的集合通信（第 03 章），
 #   所以桶一律按编号出发。
+#
+# 没等 `sync()` 就再来一次 `backward()`，梯度会加进已经上路的桶里，结果就错了，所以这里有一句 `raise`。
 
 # %% id="hooks-source"
 show_source(own_ddp.Overlapped)
@@ -262,15 +268,17 @@ show_source(own_ddp.Overlapped)
 # ## Prove it
 #
 # Ten steps in float64, every version, against one process on the joined batches. `learn` trains and returns the
-# weights; `cap=1024` gives even this small model several buckets. The ranks start from different seeds on purpose, and
-# each further row of the table has a trap: two layers that share one weight (**tied**), a layer that is not trained
-# (**frozen**), and `extra`, through which only images with a lit corner pass: no image has one, or only rank 0's have.
+# weights; `VERSIONS` lists the five classes by name, `CASES` the rows of the table, each with the share of images that
+# have a lit corner; `cap=1024` gives even this small model several buckets. The ranks start from different seeds on
+# purpose, and each further row of the table has a trap: two layers that share one weight (**tied**), a layer that is
+# not trained (**frozen**), and `extra`, through which only images with a lit corner pass: no image has one, or only
+# rank 0's have.
 
-# %% [markdown] id="prove" lang="zh" sync="dce6b66d:25b606b8"
+# %% [markdown] id="prove" lang="zh" sync="592c674c:45421e7c"
 # ## 证明它
 #
-# 每个版本都用 float64 走十步，和一个进程用合并后的 batch 训练的结果相比；`learn` 训练完就返回权重。
-# 桶设得很小（1 KB），这样小的模型也能分出好几个。
+# 每个版本都用 float64 走十步，和一个进程用合并后的 batch 训练的结果相比；`learn` 训练完就返回权重，
+# `VERSIONS` 按名字列出五个类，`CASES` 列出表的各行，以及角上像素点亮的图占多少。桶设得很小（1 KB），这样小的模型也能分出好几个。
 #
 # 各个 rank 的种子故意不同；从第二行起，每行还埋了一个坑：两层**共享权重**（tied weights）；有一层**冻结**（frozen），
 # 不参加训练。最后两行的坑在 `extra` 层，只有角上像素点亮的图才经过它：先是谁都没有这样的图，再是只有 rank 0 有。
@@ -300,13 +308,15 @@ print(f"largest with a sync: {largest:.0e} < 1e-12: {largest < 1e-12}")
 #
 # The step time of each version, divided by that of torch's DDP, with SimpleModel and with the larger SmallCNN
 # (chapter 01's `cnn`). Timings jump about on a busy machine, so every round runs every version, and the ratio is taken
-# within the round. The bar is the median of 15 rounds; the thin line spans the middle half of them.
+# within the round. `step_of` returns a function that makes one training step; `TorchDDP` is torch's DDP with a
+# `sync()` that does nothing. The bar is the median of 15 rounds; the thin line spans the middle half of them.
 
-# %% [markdown] id="cost" lang="zh" sync="a8d57564:6afc9e99"
+# %% [markdown] id="cost" lang="zh" sync="7d70a823:fe3f7fe5"
 # ## 要花多少时间
 #
 # 下面是每个版本一步的耗时与 torch 的 DDP 之比，用 SimpleModel 和大一些的 SmallCNN（第 01 章的 `cnn`）来量。
 # 机器一忙，计时就忽高忽低，所以每一回合都把所有版本跑一遍，当场求比值。
+# `step_of` 返回一个函数，调用一次就训练一步；`TorchDDP` 就是 torch 的 DDP，外加一个什么也不做的 `sync()`。
 # 横条是 15 个回合的中位数，细线是居中一半回合的范围。
 
 # %% id="times-source"
@@ -323,24 +333,27 @@ plots.version_times(ratios, against=own_ddp_timing.TORCHS)
 
 # %% [markdown] id="times-alt" alt="times" lang="en"
 # Step time relative to torch's DDP, for SimpleModel and SmallCNN. The naive version is the slowest with both. With
-# SimpleModel flat, bucketed and overlapped stand near 1, which is torch's own DDP, and no sync far below.
+# SimpleModel flat, bucketed and overlapped stand near 1, which is torch's own DDP, and no sync far below. With SmallCNN
+# the three lie between no sync, again the fastest, and naive; their thin lines overlap.
 
-# %% [markdown] id="times-alt" alt="times" lang="zh" sync="5024aa81:ecc87e3e"
+# %% [markdown] id="times-alt" alt="times" lang="zh" sync="928a2c43:e36a36fc"
 # 每个版本一步的耗时与 torch 的 DDP 之比，左边是 SimpleModel，右边是 SmallCNN。两个模型上都是 naive 最慢；
-# SimpleModel 上，flat、bucketed、overlapped 都在 1（即 torch 的 DDP）附近，no sync 远低于 1。
+# SimpleModel 上，flat、bucketed、overlapped 都在 1（即 torch 的 DDP）附近，no sync 远低于 1；
+# SmallCNN 上，这三个介于最快的 no sync 和 naive 之间，细线互相重叠。
 
 # %% [markdown] id="times-read" lang="en"
-# The one buffer is the great step: from the naive version to about what torch's DDP takes. Buckets and hooks cannot
-# help SimpleModel, since all its gradients fit into one bucket. SmallCNN fills four, and there too the last three
-# versions differ by little more than the rounds do: the thin lines overlap.
+# The one buffer is the great step: with SimpleModel, the naive version takes far longer than torch's DDP, the flat one
+# about as long. Buckets and hooks cannot help there, since all gradients fit into one bucket. SmallCNN fills four, and
+# even so the last three versions differ no more than the rounds of one version do: the thin lines overlap.
 #
 # Does communication overlap with `backward()` at all? A profiler records what ran when. Of the two lanes of a version,
 # the upper has the phases of the step, the lower the all-reduces on Gloo's own threads; the dashed line is where
 # `backward()` ends.
 
-# %% [markdown] id="times-read" lang="zh" sync="c3365d79:53899364"
-# 收效最大的是合成一个缓冲区：比起 naive，一步的时间一下子降到和 torch 的 DDP 差不多。SimpleModel 的梯度全在一个桶里，
-# 分桶和钩子帮不上忙。SmallCNN 有四个桶，后三个版本的差别也不大：细线互相重叠。
+# %% [markdown] id="times-read" lang="zh" sync="e9560ec0:66be8319"
+# 收效最大的是合成一个缓冲区：在 SimpleModel 上，naive 比 torch 的 DDP 慢得多，flat 就和它差不多了。
+# 这里梯度全在一个桶里，分桶和钩子帮不上忙。SmallCNN 有四个桶，可是后三个版本的差别，也不比同一版本各回合之间的大：
+# 细线互相重叠。
 #
 # 那么通信和计算到底重叠了没有？性能分析器（profiler）会记下什么时候在运行什么。每个版本画成两行：
 # 上一行是训练的各个阶段，下一行是 Gloo 自己的线程上运行的 all-reduce；虚线处 `backward()` 结束。

@@ -342,7 +342,7 @@ plots.version_times(ratios, against=own_ddp_timing.TORCHS)
 # SmallCNN 上，这三个介于最快的 no sync 和 naive 之间，细线互相重叠。
 
 # %% [markdown] id="times-read" lang="en"
-# The one buffer is the great step: with SimpleModel, the naive version takes far longer than torch's DDP, the flat one
+# The one buffer is the great step: with SimpleModel, the naive version takes clearly longer than torch's DDP, the flat one
 # about as long. Buckets and hooks cannot help there, since all gradients fit into one bucket. SmallCNN fills four, and
 # even so the last three versions differ no more than the rounds of one version do: the thin lines overlap.
 #
@@ -350,8 +350,8 @@ plots.version_times(ratios, against=own_ddp_timing.TORCHS)
 # the upper has the phases of the step, the lower the all-reduces on Gloo's own threads; the dashed line is where
 # `backward()` ends.
 
-# %% [markdown] id="times-read" lang="zh" sync="e9560ec0:66be8319"
-# 收效最大的是合成一个缓冲区：在 SimpleModel 上，naive 比 torch 的 DDP 慢得多，flat 就和它差不多了。
+# %% [markdown] id="times-read" lang="zh" sync="7812f988:5f932c69"
+# 收效最大的是合成一个缓冲区：在 SimpleModel 上，naive 明显比 torch 的 DDP 慢，flat 就和它差不多了。
 # 这里梯度全在一个桶里，分桶和钩子帮不上忙。SmallCNN 有四个桶，可是后三个版本的差别，也不比同一版本各回合之间的大：
 # 细线互相重叠。
 #
@@ -376,14 +376,14 @@ plots.version_timeline(traced)
 # 都在反向传播结束（虚线）之后才开始；overlapped 的 all-reduce 大多在反向传播进行时就已经在跑。
 
 # %% [markdown] id="timeline-read" lang="en"
-# It does: version 4 launches all its buckets from inside `backward()`. But with Gloo an all-reduce is work for the
-# same cores that compute the gradients, and these are busy already: `sync` gets shorter, `backward` longer, and little
-# is saved. Between GPUs other hardware does most of the transfer, and overlap is one of the things that let
+# It does: version 4 launches all its buckets from inside `backward()`. How long a phase takes varies from step to
+# step, so whether that saves time is for the medians above to say: no more here than the rounds differ. With Gloo an
+# all-reduce is work for the same cores that compute the gradients, and these are busy already. Between GPUs other hardware does most of the transfer, and overlap is one of the things that let
 # [DDP scale to hundreds of them](https://arxiv.org/abs/2006.15704).
 
-# %% [markdown] id="timeline-read" lang="zh" sync="cfa999c3:25381802"
-# 确实重叠了：第 4 版的桶，全是在 `backward()` 里面发出的。可是 Gloo 的 all-reduce 和梯度计算用的是同样的 CPU 核，
-# 这些核本来就在忙：sync 短了，backward 就长了，省不下多少。GPU 之间传数据，主要靠另外的硬件；
+# %% [markdown] id="timeline-read" lang="zh" sync="5b4ef1d4:0eb66eba"
+# 确实重叠了：第 4 版的桶，全是在 `backward()` 里面发出的。每一步各个阶段的长短都不一样，所以省没省时间，
+# 要看上面的中位数：差别不比各回合之间的大。Gloo 的 all-reduce 和梯度计算用的是同样的 CPU 核，这些核本来就在忙。GPU 之间传数据，主要靠另外的硬件；
 # [DDP 能扩展到几百块 GPU](https://arxiv.org/abs/2006.15704)，重叠是原因之一。
 
 # %% [markdown] id="break" lang="en"

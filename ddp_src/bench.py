@@ -25,6 +25,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
+from ddp_src import own_ddp_timing
 from ddp_src.config import Config
 from ddp_src.data import MNISTDataset, batches, load_digits, test_loader, train_loader
 from ddp_src.distributed import leave
@@ -169,6 +170,20 @@ def _fixed_batch_speed(steps: int = 320) -> float:
     return steps * len(labels) / (time.perf_counter() - start)
 
 
+def own_ddp(*, rounds: int) -> list[Row]:
+    """Chapter 05's versions of DDP against torch's on SimpleModel, interleaved, medians of the ratios."""
+    arguments = (SimpleModel, 32, 10, rounds)
+    seconds = spawn(own_ddp_timing.time_steps, arguments, nprocs=2, backend="gloo", show=False)[0]
+    found = {name: statistics.median(them) for name, them in own_ddp_timing.ratios(seconds).items()}
+    naive, flat, overlapped = found["naive"], found["flat"], found["overlapped"]
+    return [
+        Row("own DDP, naive / torch's DDP", f"{naive:.2f}×", "≥ 1.8×", naive >= 1.8),
+        Row("own DDP, flat / torch's DDP", f"{flat:.2f}×", "≤ 1.08×", flat <= 1.08),
+        Row("own DDP, bucketed / torch's DDP", f"{found['bucketed']:.2f}×", "", True),
+        Row("own DDP, overlapped / torch's DDP", f"{overlapped:.2f}×", "≤ 1.15×", overlapped <= 1.15),
+    ]
+
+
 def _train_and_weigh(rank: int) -> tuple[float, float]:
     train_on_rank(rank, Config(progress=False))
     return _memory("self")
@@ -213,9 +228,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="fewer repetitions, rougher numbers")
     parser.add_argument("--out", default="bench.json", metavar="FILE")
     options = parser.parse_args(arguments)
-    repeats, epochs = (3, 2) if options.quick else (10, 10)
+    repeats, epochs, rounds = (3, 2, 7) if options.quick else (10, 10, 31)
     rows = [*launches(2, 0.3, repeats=repeats), *launches(4, 0.5, repeats=repeats)]
-    rows += [*first_loss(), *memory(), *feeding(epochs=epochs)]
+    rows += [*first_loss(), *memory(), *feeding(epochs=epochs), *own_ddp(rounds=rounds)]
     width = max(len(row.what) for row in rows)
     for row in rows:
         verdict = f"{row.goal}: {'kept' if row.kept else 'MISSED'}" if row.goal else ""

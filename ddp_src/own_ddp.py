@@ -119,6 +119,8 @@ class Overlapped(Bucketed):
 
     def mark_ready(self, number: int, p: nn.Parameter) -> None:
         """Runs inside `backward()`, when the gradient of `p`, of bucket `number`, has been written."""
+        if self.missing[number] == 0:  # this gradient was added to a bucket that may be on its way
+            raise RuntimeError("a second backward() before sync(): call sync() after each backward()")
         self.missing[number] -= 1
         while len(self.works) < len(self.buckets) and self.missing[len(self.works)] == 0:
             self.launch_next()

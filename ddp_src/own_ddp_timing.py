@@ -18,7 +18,6 @@ from ddp_src.model import SmallCNN
 from ddp_src.own_ddp import VERSIONS
 
 TORCHS = "torch's DDP"
-ROUNDS = 15  # odd: the median is then one of them
 
 
 class TorchDDP(DDP):
@@ -47,8 +46,10 @@ def step_of(model: nn.Module, batch: int) -> Callable[[], None]:
     return one_step
 
 
-def time_steps(rank: int, build: Callable[[], nn.Module], batch: int, steps: int) -> dict[str, list[float]]:
-    """Seconds per step, by version, in each of 15 rounds of `steps` steps per version.
+def time_steps(
+    rank: int, build: Callable[[], nn.Module], batch: int, steps: int, rounds: int = 15
+) -> dict[str, list[float]]:
+    """Seconds per step, by version, in each of `rounds` rounds of `steps` steps per version.
 
     Every round runs every version, each time starting with another one: what else the machine does, and
     what one version leaves behind for the next, then hits all of them alike.
@@ -56,7 +57,7 @@ def time_steps(rank: int, build: Callable[[], nn.Module], batch: int, steps: int
     versions = VERSIONS | {TORCHS: TorchDDP}
     one_step = {name: step_of(wrap(build()), batch) for name, wrap in versions.items()}
     names, seconds = list(versions), {name: [] for name in versions}
-    for number in range(-2, ROUNDS):  # two more to warm up
+    for number in range(-2, rounds):  # two more to warm up
         first = number % len(names)
         for name in names[first:] + names[:first]:
             dist.barrier()

@@ -12,7 +12,7 @@ def test_every_row_is_printed_and_written(tmp_path, monkeypatch, capsys):
         bench.Row("for comparison", "5 s", "", True),
         bench.Row("a slow one", "9 s", "≤ 1 s", False),
     ]
-    for name in ("launches", "first_loss", "memory", "feeding"):
+    for name in ("launches", "first_loss", "memory", "feeding", "own_ddp"):
         monkeypatch.setattr(bench, name, lambda *_, **__: [])
     monkeypatch.setattr(bench, "feeding", lambda **_: rows)
     out = tmp_path / "bench.json"
@@ -28,6 +28,16 @@ def test_both_ways_of_feeding_train_the_same_model():
     rows = {row.what: row.measured for row in bench.feeding(epochs=1)}
     accuracy = {text.rsplit(" ", 1)[1] for text in rows.values() if "accuracy" in text}
     assert len(accuracy) == 1
+
+
+def test_each_version_of_ddp_is_set_against_torchs():
+    rows = {row.what: row.goal for row in bench.own_ddp(rounds=1)}
+    assert rows == {
+        "own DDP, naive / torch's DDP": "≥ 1.8×",
+        "own DDP, flat / torch's DDP": "≤ 1.08×",
+        "own DDP, bucketed / torch's DDP": "",
+        "own DDP, overlapped / torch's DDP": "≤ 1.15×",
+    }
 
 
 def test_ranks_and_their_server_are_weighed():

@@ -30,6 +30,7 @@ def drawn_apart(**changes):
 def test_both_runs_are_drawn_as_they_were():
     figure, alone, synced = drawn_apart()
     left, right = figure.axes
+    assert [circles.get_marker() for circles in left.lines[2:]] == ["o", "s"]  # not by colour alone
     for rank in (0, 1):
         line, circles = left.lines[rank], left.lines[2 + rank]
         assert list(line.get_ydata()) == [s.loss for s in alone[rank]]
@@ -130,10 +131,19 @@ def test_every_span_but_the_launches_is_a_box_where_it_was():
 def test_the_timeline_can_be_read():
     figure = version_timeline(dict.fromkeys(("naive", "flat", "bucketed", "overlapped"), STEP))
     assert_readable(figure)
-    wanted = {"forward", "backward", "sync", "update", "all-reduce", "time since the step began (ms)"}
+    wanted = {
+        "forward",
+        "backward",
+        "sync",
+        "update",
+        "all-reduce",
+        "backward ends",
+        "time since the step began (ms)",
+    }
     assert wanted <= set(texts(figure))
-    looks = {(to_hex(patch.get_facecolor()), patch.get_hatch()) for patch in figure.legends[0].legend_handles}
-    assert len(looks) == 5
+    *boxes, line = figure.legends[0].legend_handles
+    assert len({(to_hex(patch.get_facecolor()), patch.get_hatch()) for patch in boxes}) == 5
+    assert line.get_linestyle() == "--"
 
 
 def test_the_same_data_gives_the_same_bytes():

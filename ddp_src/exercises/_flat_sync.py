@@ -96,7 +96,14 @@ def judge_sync(results: Sequence[Sequence[Synced]]) -> Feedback | None:
                 if found := _wrong_gradient(ranks, rank, index):
                     return found
         sizes = ranks[0].sent
-        if len(sizes) != 1:
+        if not sizes:
+            return Feedback(
+                "the gradients are right, but not by way of `dist.all_reduce`, which was called 0 times: "
+                "call `dist.all_reduce(...)` once, by this name.",
+                "梯度是对的，但 `dist.all_reduce` 的调用次数是 0：请用它求和，只调用一次，"
+                "并且就写成 `dist.all_reduce(...)`。",
+            )
+        if len(sizes) > 1:
             listed = ", ".join(f"{size:,}" for size in sizes)
             return Feedback(
                 f"the gradients are right, but it took {len(sizes)} all-reduces, of {listed} numbers: "

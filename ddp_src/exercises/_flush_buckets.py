@@ -74,9 +74,9 @@ def _not_a_bucket(bucket: list, number: int) -> WrongAnswer:
         )
     kinds = ", ".join(sorted({type(item).__name__ for item in bucket}))
     return WrongAnswer(
-        f"bucket {number} holds {len(bucket)} things of type {kinds}, not all of them gradients from "
-        "`grads`: pass `average` a list of those gradients themselves.",
-        f"第 {number} 号桶里有 {len(bucket)} 个 {kinds}，它们并不都是 `grads` 给出的梯度："
+        f"not everything in bucket {number} ({kinds}) is a gradient from `grads`: pass `average` a list of "
+        "those gradients themselves.",
+        f"第 {number} 号桶里的东西（{kinds}）不全是 `grads` 给出的梯度："
         "请把那些梯度本身列成列表交给 `average`。",
     )
 

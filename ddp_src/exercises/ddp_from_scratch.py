@@ -27,9 +27,8 @@ EXERCISES = {
         trial=try_buckets,
         judge=judge_buckets,
         hint=Feedback(
-            "when the loop over the gradients ends, is there always something left in the bucket, and is "
-            "there sometimes?",
-            "遍历完所有梯度之后，桶里是不是一定还有东西？有没有可能还有？",
+            "after the loop over the gradients, what lies in the list: always something, or only sometimes?",
+            "遍历完所有梯度之后，列表里可能还剩着梯度吗？一定会剩吗？",
         ),
         solution=sync_in_buckets,
     ),

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ddp_src.plots.style import house_style, new_figure
@@ -18,6 +19,7 @@ _LOOKS = {
     "update": {"facecolor": "#888888"},
     "all-reduce": {"facecolor": "#D55E00"},
 }
+_END = {"color": "black", "linestyle": (0, (3, 2)), "linewidth": 1}
 
 
 class _Span(Protocol):
@@ -29,6 +31,8 @@ class _Span(Protocol):
 @house_style()
 def version_timeline(versions: Mapping[str, Sequence[_Span]]) -> Figure:
     """Two lanes for each version: forward, backward, sync and update, and under them its all-reduces.
+
+    A dashed line marks where backward ends.
 
     Spans are in ms since the step began; those with another name than these five are not drawn.
     """
@@ -42,7 +46,8 @@ def version_timeline(versions: Mapping[str, Sequence[_Span]]) -> Figure:
     axes.set_xlabel("time since the step began (ms)")
     axes.tick_params(axis="y", length=0)
     keys = [Patch(edgecolor="black", linewidth=0.6, label=name, **look) for name, look in _LOOKS.items()]
-    figure.legend(handles=keys, loc="outside upper center", ncols=5, columnspacing=1.2, handlelength=1.6)
+    keys.append(Line2D([], [], label="backward ends", **_END))
+    figure.legend(handles=keys, loc="outside upper center", ncols=6, columnspacing=0.8, handlelength=1.3)
     return figure
 
 
@@ -59,6 +64,4 @@ def _lanes(axes: Axes, row: int, spans: Sequence[_Span]) -> None:
             )
     backward = next((span for span in spans if span.name == "backward"), None)
     if backward:
-        axes.plot(
-            [backward.end] * 2, [row + 0.04, row + 0.92], color="black", linestyle=(0, (3, 2)), linewidth=1
-        )
+        axes.plot([backward.end] * 2, [row + 0.04, row + 0.92], **_END)

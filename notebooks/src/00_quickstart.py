@@ -332,7 +332,7 @@ print("steps per epoch, 60,000 digits on 8 ranks:", math.ceil(60000 / 8 / 128))
 # each step. DDP keeps one process and one replica per GPU and sends gradients instead. PyTorch advises DDP
 # [on a single machine too](https://docs.pytorch.org/docs/stable/generated/torch.nn.DataParallel.html).
 
-# %% [markdown] id="your-script" lang="zh" sync="1f849bba:c40e52a5"
+# %% [markdown] id="your-script" lang="zh" sync="9bb856f5:93b97401"
 # ## 你自己的脚本 → DDP
 #
 # | | 单进程 | DDP | 章节 |
@@ -388,8 +388,8 @@ check("quickstart-1", global_loss)
 # %% [markdown] id="next" lang="en"
 # ## Next
 #
-# - To understand every line: chapter 01 asks what exactly runs in parallel, and chapters 02 to 06 build
-#   DDP up from two processes that know nothing of each other.
+# - To understand every line: [chapter 01](01_one_process.ipynb) asks what exactly runs in parallel, and
+#   chapters 02 to 06 build DDP up from two processes that know nothing of each other.
 # - To train now with other options: `./launch.sh train --help` in a terminal lists them.
 # - To see which of these chapters are ready: [the list in the README](../../README.md).
 #
@@ -397,10 +397,10 @@ check("quickstart-1", global_loss)
 # [the paper behind DDP](https://arxiv.org/abs/2006.15704) ·
 # [`DistributedSampler`](https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler)
 
-# %% [markdown] id="next" lang="zh" sync="3ab4ecb3:9b3298e4"
+# %% [markdown] id="next" lang="zh" sync="75ec8d16:5217c9fc"
 # ## 接下来
 #
-# - 想弄懂每一行：第 01 章先问到底是什么在并行；第 02 到 06 章从两个互不相识的进程开始，一步步搭出 DDP。
+# - 想弄懂每一行：[第 01 章](01_one_process.ipynb)先问到底是什么在并行；第 02 到 06 章从两个互不相识的进程开始，一步步搭出 DDP。
 # - 想马上自己训练一次：在终端里运行 `./launch.sh train --help`，看看有哪些选项。
 # - 想看现在有哪些章节：[README 里的目录](../../README.zh.md)。
 #

@@ -497,18 +497,20 @@ check("one_process-2", step_time)
 # %% [markdown] id="next" lang="en"
 # ## Next
 #
-# Now you know what two processes would share. Chapter 02 starts them, and asks what each of them has that the
-# other has not. Chapter 05 builds DDP from the identity of this chapter; chapter 16 comes back to the times.
+# Now you know what two processes would share. [Chapter 02](02_processes.ipynb) starts them, and asks what
+# each of them has that the other has not. [Chapter 05](05_ddp_from_scratch.ipynb) builds DDP from the
+# identity of this chapter; chapter 16 comes back to the times.
 #
 # Sources: [the DDP design note](https://docs.pytorch.org/docs/stable/notes/ddp.html) ·
-# [Goyal and others, 2017](https://arxiv.org/abs/1706.02677), whose pitfalls include the loss that is divided by
-# the wrong number · [`cross_entropy`](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.cross_entropy.html)
+# [Goyal and others, 2017](https://arxiv.org/abs/1706.02677), whose pitfalls include the loss that is divided
+# by the wrong number ·
+# [`cross_entropy`](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.cross_entropy.html)
 
-# %% [markdown] id="next" lang="zh" sync="9a5d6682:f174b825"
+# %% [markdown] id="next" lang="zh" sync="a65eddac:0fa436ff"
 # ## 接下来
 #
-# 现在我们知道了两个进程要分担什么。第 02 章启动它们，看看每个进程有哪些东西是另一个没有的。
-# 第 05 章从本章的等式出发，自己写出 DDP；第 16 章再回到时间上来。
+# 现在我们知道了两个进程要分担什么。[第 02 章](02_processes.ipynb)启动它们，看看每个进程有哪些东西是另一个没有的。
+# [第 05 章](05_ddp_from_scratch.ipynb)从本章的等式出发，自己写出 DDP；第 16 章再回到时间上来。
 #
 # 参考资料：[DDP 设计说明](https://docs.pytorch.org/docs/stable/notes/ddp.html) ·
 # [Goyal 等人 2017 年的论文](https://arxiv.org/abs/1706.02677)，其中列举的陷阱就有“损失除错了数” ·

@@ -556,17 +556,18 @@ check("processes-1", place)
 # %% [markdown] id="next" lang="en"
 # ## Next
 #
-# Chapter 03 asks what the ranks can say to each other once they have met: what each **collective**, such as
-# all-reduce, leaves on each rank.
+# [Chapter 03](03_collectives.ipynb) asks what the ranks can say to each other once they have met: what each
+# **collective**, such as all-reduce, leaves on each rank.
 #
-# Sources: [start methods in Python](https://docs.python.org/3/library/multiprocessing.html#contexts-and-start-methods) ·
-# [sharing tensors between processes](https://docs.pytorch.org/docs/stable/notes/multiprocessing.html) ·
+# Sources: [start methods in
+# Python](https://docs.python.org/3/library/multiprocessing.html#contexts-and-start-methods) · [sharing
+# tensors between processes](https://docs.pytorch.org/docs/stable/notes/multiprocessing.html) ·
 # [`init_process_group`](https://docs.pytorch.org/docs/stable/distributed.html#initialization)
 
-# %% [markdown] id="next" lang="zh" sync="2edb8342:7126496d"
+# %% [markdown] id="next" lang="zh" sync="8ba39e31:c83c81ad"
 # ## 接下来
 #
-# 各个 rank 会合之后，能互相说些什么？第 03 章来看，像 all-reduce 这样的每一种**集合通信**（collective）会在每个 rank 上留下什么。
+# 各个 rank 会合之后，能互相说些什么？[第 03 章](03_collectives.ipynb)来看，像 all-reduce 这样的每一种**集合通信**（collective）会在每个 rank 上留下什么。
 #
 # 参考资料：[Python 的启动方式](https://docs.python.org/zh-cn/3/library/multiprocessing.html#contexts-and-start-methods) ·
 # [在进程之间共享张量](https://docs.pytorch.org/docs/stable/notes/multiprocessing.html) ·

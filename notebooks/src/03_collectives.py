@@ -530,17 +530,17 @@ check("collectives-2", print_mean_loss)
 # %% [markdown] id="next" lang="en"
 # ## Next
 #
-# Chapter 04 gives each rank its own share of the data; chapter 05 adds one all-reduce of the gradients, and has
-# built DDP.
+# [Chapter 04](04_sampler.ipynb) gives each rank its own share of the data; [chapter
+# 05](05_ddp_from_scratch.ipynb) adds one all-reduce of the gradients, and has built DDP.
 #
 # Sources: [`torch.distributed`, every call](https://docs.pytorch.org/docs/stable/distributed.html) ·
 # [Patarasuk and Yuan on why a ring is bandwidth-optimal](https://doi.org/10.1016/j.jpdc.2008.09.002) ·
 # [a tutorial that builds on the same calls](https://docs.pytorch.org/tutorials/intermediate/dist_tuto.html)
 
-# %% [markdown] id="next" lang="zh" sync="662d4723:df79993e"
+# %% [markdown] id="next" lang="zh" sync="54fe46be:b81df186"
 # ## 接下来
 #
-# 第 04 章给每个 rank 分一份数据；第 05 章再给梯度加一次 all-reduce，DDP 就搭成了。
+# [第 04 章](04_sampler.ipynb)给每个 rank 分一份数据；[第 05 章](05_ddp_from_scratch.ipynb)再给梯度加一次 all-reduce，DDP 就搭成了。
 #
 # 参考资料：[`torch.distributed` 的全部函数](https://docs.pytorch.org/docs/stable/distributed.html) ·
 # [Patarasuk 与 Yuan：环为什么能把带宽用到极限](https://doi.org/10.1016/j.jpdc.2008.09.002) ·

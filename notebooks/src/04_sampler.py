@@ -457,18 +457,20 @@ check("sampler-2", exact_loss)
 # %% [markdown] id="next" lang="en"
 # ## Next
 #
-# - Chapter 05 writes DDP itself: how the ranks come to the same gradient, now that each has its own samples.
+# - [Chapter 05](05_ddp_from_scratch.ipynb) writes DDP itself: how the ranks come to the same gradient, now
+#   that each has its own samples.
 # - Chapter 09 shows what happens when one rank has a batch more than another.
 # - Chapter 12 stops in the middle of an epoch and goes on with the samples that are left.
 #
-# Sources: [`DistributedSampler`](https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler) ·
-# [`IterableDataset`](https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset) ·
+# Sources:
+# [`DistributedSampler`](https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler)
+# · [`IterableDataset`](https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset) ·
 # [padding in a test, as reported to PyTorch](https://github.com/pytorch/pytorch/issues/25162)
 
-# %% [markdown] id="next" lang="zh" sync="0b0d2c0f:680afd8d"
+# %% [markdown] id="next" lang="zh" sync="3d18a54a:a932393b"
 # ## 接下来
 #
-# - 样本分好了，各个 rank 怎样得到同一个梯度？第 05 章，我们自己动手写 DDP。
+# - 样本分好了，各个 rank 怎样得到同一个梯度？[第 05 章](05_ddp_from_scratch.ipynb)，我们自己动手写 DDP。
 # - 一个 rank 比别人多一个 batch 会怎样？见第 09 章。
 # - 训练在一轮中间停下，怎样从剩下的样本接着训练？见第 12 章。
 #

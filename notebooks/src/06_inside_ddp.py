@@ -514,8 +514,8 @@ check("inside_ddp-1", buckets)
 # %% [markdown] id="next" lang="en"
 # ## Next
 #
-# - Chapter 07: four times the batch, when to send nothing at all (`no_sync`), and what happens to the learning
-#   rate.
+# - Chapter 07: four times the batch, when to send nothing at all (`no_sync`), and what happens to the
+#   learning rate.
 # - Chapter 10: what DDP says when a bucket never gets full, because a parameter was not used.
 # - Chapter 17: other communication hooks, which send fewer bytes.
 #
@@ -523,7 +523,7 @@ check("inside_ddp-1", buckets)
 # [the paper behind DDP](https://arxiv.org/abs/2006.15704) ·
 # [communication hooks](https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html)
 
-# %% [markdown] id="next" lang="zh" sync="b2ec161e:a6d62ec6"
+# %% [markdown] id="next" lang="zh" sync="f6946d92:a6d62ec6"
 # ## 接下来
 #
 # - 第 07 章：批量变成四倍会怎样，什么时候可以一个字节都不发（`no_sync`），学习率又该怎么办。

@@ -8,7 +8,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from ddp_src import check, own_ddp, own_ddp_timing, spawn
+from ddp_src import check, hint, own_ddp, own_ddp_timing, spawn
+from ddp_src.launch import RankFailed
 from ddp_src.lessons import ddp_from_scratch
 from ddp_src.model import SimpleModel, SmallCNN
 
@@ -141,6 +142,17 @@ def test_gradients_set_to_none_are_no_longer_averaged():
     assert lost[1].apart[-1] > 0.1
 
 
+def backward_twice(rank):
+    model = own_ddp.Overlapped(nn.Linear(2, 1))
+    for _ in range(2):
+        model(torch.ones(1, 2)).sum().backward()
+
+
+def test_a_second_backward_before_sync_is_refused():
+    with pytest.raises(RankFailed, match=r"a second backward\(\) before sync\(\)"):
+        spawn(backward_twice, nprocs=2, backend="gloo", show=False)
+
+
 def test_a_bucket_is_closed_once_it_has_passed_the_cap():
     params = [nn.Parameter(torch.zeros(n)) for n in (10, 40, 5, 50, 1)]  # 4 bytes each
     sizes = [[p.numel() for p in group] for group in own_ddp.group(params, cap=200)]
@@ -238,6 +250,13 @@ def one_each(params):
             p.grad /= 2
 
 
+def gathers(params):
+    buffer = join([p for p in params if p.requires_grad])
+    ranks = [torch.zeros_like(buffer) for _ in range(2)]
+    dist.all_gather(ranks, buffer)
+    write_back([p for p in params if p.requires_grad], sum(ranks) / 2)
+
+
 def keeps_the_result(params):
     buffer = join([p for p in params if p.requires_grad])
     dist.all_reduce(buffer)
@@ -288,6 +307,13 @@ SYNC = [
         "梯度是对的，但用了 2 次 all-reduce，依次发送 6, 4 个数：把所有梯度放进一个缓冲区，一次就够。",
     ),
     (
+        gathers,
+        "the gradients are right, but not by way of `dist.all_reduce`, which was called 0 times: call "
+        "`dist.all_reduce(...)` once, by this name.",
+        "梯度是对的，但 `dist.all_reduce` 的调用次数是 0：请用它求和，只调用一次，"
+        "并且就写成 `dist.all_reduce(...)`。",
+    ),
+    (
         keeps_the_result,
         "on rank 0 params[0].grad still holds the rank's own values, 1.54 first; the mean starts with 1.1: "
         "average over the ranks, then write the result back.",
@@ -311,6 +337,23 @@ def test_a_gradient_that_stays_none_is_told_with_its_rank(told):
     english, chinese = told("ddp_from_scratch-1", leaves_none)
     assert english.startswith("on rank 1 params[3].grad is still None; the mean over the ranks starts with ")
     assert chinese.startswith("rank 1 上的 params[3].grad 仍然是 None；")
+
+
+HINTS = [
+    "ddp_from_scratch-1: torch.cat joins flattened gradients into one buffer and buffer.split(sizes) takes "
+    "it apart; what can stand in the buffer for a gradient that is None?",
+    "ddp_from_scratch-1：torch.cat 能把展平的梯度接成一个缓冲区，buffer.split(sizes) 再把它拆开；"
+    "梯度是 None 的参数，在缓冲区里可以用什么顶替？",
+    "ddp_from_scratch-2: after the loop over the gradients, what lies in the list: always something, or only "
+    "sometimes?",
+    "ddp_from_scratch-2：遍历完所有梯度之后，列表里可能还剩着梯度吗？一定会剩吗？",
+]
+
+
+def test_the_hints_come_in_both_languages(capsys):
+    hint("ddp_from_scratch-1")
+    hint("ddp_from_scratch-2")
+    assert capsys.readouterr().out.splitlines() == HINTS
 
 
 def never_flushes(grads, cap, average):
@@ -376,10 +419,9 @@ BUCKETS = [
     ),
     (
         another_tensor,
-        "bucket 0 holds 1 things of type Tensor, not all of them gradients from `grads`: pass `average` a "
-        "list of those gradients themselves.",
-        "第 0 号桶里有 1 个 Tensor，它们并不都是 `grads` 给出的梯度："
-        "请把那些梯度本身列成列表交给 `average`。",
+        "not everything in bucket 0 (Tensor) is a gradient from `grads`: pass `average` a list of those "
+        "gradients themselves.",
+        "第 0 号桶里的东西（Tensor）不全是 `grads` 给出的梯度：请把那些梯度本身列成列表交给 `average`。",
     ),
 ]
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import socket
 import sys
 from collections.abc import Callable
-from multiprocessing import get_all_start_methods
+from multiprocessing import get_all_start_methods, process
 from numbers import Integral
 
 from ddp_src import _payload
@@ -16,6 +17,24 @@ from ddp_src.errors import ConfigError
 # multiprocessing hands at most 256 descriptors to a process, and each rank has two; Windows waits for at
 # most 63 handles at a time, and each rank has two of these as well.
 MOST_RANKS = 31 if sys.platform == "win32" else 100
+FILES_PER_RANK = 8  # its pipes, its log, and what multiprocessing opens
+
+
+def check_place() -> None:
+    """Whether this is a process that may launch."""
+    if _payload.is_loading():
+        raise LaunchRefused(
+            "a rank met this call of spawn while it imported the module, and would launch ranks of its own "
+            'without end: put the call under `if __name__ == "__main__":`.',
+            "rank 导入这个模块时又遇到了这次 spawn 调用，这样会无穷无尽地启动下去："
+            '请把它放到 `if __name__ == "__main__":` 之下。',
+        )
+    if process.current_process().daemon:
+        raise LaunchRefused(
+            "this is a worker of a Pool or of a DataLoader, which may not start processes: "
+            "call spawn in the main program.",
+            "这里是 Pool 或 DataLoader 的工作进程，不允许再启动进程：请在主程序里调用 spawn。",
+        )
 
 
 def check_call(fn: Callable, args: tuple, start_method: str) -> None:
@@ -24,6 +43,7 @@ def check_call(fn: Callable, args: tuple, start_method: str) -> None:
             f"spawn needs a function and got {fn!r}: pass the function itself, without calling it.",
             f"spawn 需要一个函数，收到的却是 {fn!r}：请传函数本身，不要先调用它。",
         )
+    _check_that_it_runs_when_called(fn)
     if not isinstance(args, tuple | list):
         raise LaunchRefused(
             f"args is a {type(args).__name__}: it must be a tuple; write one argument as (x,), with a comma.",
@@ -43,6 +63,20 @@ def check_call(fn: Callable, args: tuple, start_method: str) -> None:
             "the working folder has been deleted: change to one that exists with os.chdir.",
             "当前工作目录已被删除：请先用 os.chdir 换到一个存在的目录。",
         ) from None
+
+
+def _check_that_it_runs_when_called(fn: Callable) -> None:
+    name = getattr(fn, "__name__", repr(fn))
+    if inspect.iscoroutinefunction(fn):
+        raise LaunchRefused(
+            f"{name} is defined with async def, and a call alone would not run it: define it with def.",
+            f"{name} 是用 async def 定义的，只调用它并不会运行：请改用 def 定义。",
+        )
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise LaunchRefused(
+            f"{name} contains yield, and a call alone would not run it: return a list of the values.",
+            f"{name} 里有 yield，只调用它并不会运行：请改为返回一个列表。",
+        )
 
 
 def check_seconds(name: str, value: float | None) -> None:
@@ -72,6 +106,24 @@ def number_of_ranks(nprocs: int | None) -> int:
     return int(nprocs)
 
 
+def check_open_files(nprocs: int) -> None:
+    """Each rank takes some of this process's descriptors, of which macOS gives 256 by default."""
+    held: list[int] = []
+    try:
+        while len(held) < FILES_PER_RANK * nprocs + 16:
+            held.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        raise LaunchRefused(
+            f"this process cannot open the files that a launch of {nprocs} needs ({error.strerror}): use "
+            "fewer ranks, or raise the limit with `ulimit -n 4096` before Python starts.",
+            f"启动 {nprocs} 个 rank 所需的文件无法全部打开（{error.strerror}）：请减少 rank 数，"
+            "或在启动 Python 之前用 `ulimit -n 4096` 提高上限。",
+        ) from None
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+
+
 def usable_backend(backend: str, nprocs: int) -> str:
     from ddp_src.distributed import choose_backend
 
@@ -99,8 +151,8 @@ def pack(fn: Callable, args: tuple) -> bytes:
     try:
         return _payload.dumps((fn, args))
     except Exception as error:
-        culprit = _payload.culprit(fn, args)
+        en, zh = _payload.culprit(fn, args)
         raise LaunchRefused(
-            f"{culprit} cannot be sent to the ranks ({error}): create it inside the function.",
-            f"{culprit} 无法传给各个 rank（{error}）：请在函数里面创建它。",
+            f"{en} cannot be sent to the ranks ({error}): create it inside the function.",
+            f"{zh} 无法传给各个 rank（{error}）：请在函数里面创建它。",
         ) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import linecache
 import os
 import sys
@@ -19,6 +20,8 @@ STATES = {
     "failed": "failed · 出错",
     "peer gone": "stopped because a peer was gone · 因对端已断开而停止",
 }
+LINES_SHOWN = 20  # of a message, at either end
+LINE_WIDTH = 2_000  # characters shown of one line
 CALLS_SHOWN = 5  # of the learner's code, at either end of the stack
 
 
@@ -28,6 +31,10 @@ class LaunchError(RuntimeError):
     def _render_traceback_(self) -> list[str]:
         """IPython shows this in place of the frames of multiprocessing, which are not about the reader."""
         return [f"{type(self).__name__}: {self}"]
+
+    def __reduce__(self) -> tuple:
+        """A worker of a pool sends it to its caller; by itself Python would call the class with the text."""
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__
 
 
 class LaunchRefused(LaunchError):
@@ -53,11 +60,12 @@ class RankFailed(LaunchError):
 class RanksStuck(LaunchError):
     """A rank waited inside one collective for longer than `timeout` seconds."""
 
-    def __init__(self, standings: Sequence[Standing], timeout: float) -> None:
+    def __init__(self, standings: Sequence[Standing], timeout: float | None) -> None:
         self.standings = tuple(standings)
+        en, zh = (f"more than {timeout:g} s", f"超过 {timeout:g} 秒") if timeout else ("too long", "太久")
         head = [
-            f"a rank waited more than {timeout:g} s in a collective that the others did not join",
-            f"有 rank 在一次集合通信里等了超过 {timeout:g} 秒，而别的 rank 没有来",
+            f"a rank waited {en} in a collective that the others did not join",
+            f"有 rank 在一次集合通信里等了{zh}，而别的 rank 没有来",
         ]
         super().__init__("\n".join([*head, *map(_stand, standings)]))
 
@@ -78,9 +86,19 @@ def _what(failure: Failure) -> str:
     if not failure.message:
         return failure.error_type
     if failure.traceback:
-        return f"{failure.error_type}: {failure.message}"
+        return f"{failure.error_type}: {_without_its_middle(failure.message)}"
     last = "\n".join("    " + line for line in failure.message.splitlines())
     return f"{failure.error_type}; the last that it printed · 它最后打印的是:\n{last}"
+
+
+def _without_its_middle(message: str) -> str:
+    """A message may hold all the keys of a state dict, or a whole tensor; the log has all of it."""
+    lines = [line if len(line) <= LINE_WIDTH else f"{line[:LINE_WIDTH]} …" for line in message.splitlines()]
+    left_out = len(lines) - 2 * LINES_SHOWN
+    if left_out <= 0:
+        return "\n".join(lines)
+    note = f"… lines not shown: {left_out:,} · 省略 {left_out:,} 行"
+    return "\n".join([*lines[:LINES_SHOWN], note, *lines[-LINES_SHOWN:]])
 
 
 def _about_memory(failure: Failure) -> list[str]:

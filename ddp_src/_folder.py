@@ -16,13 +16,22 @@ from contextlib import contextmanager
 from multiprocessing import process, resource_tracker
 from pathlib import Path
 
+from ddp_src._failures import LaunchRefused
+
 _root: Path | None = None
 
 
 @contextmanager
 def private_folder() -> Iterator[Path]:
     """A folder for one launch that only this user can read. Logs left in it stay until this process ends."""
-    folder = Path(tempfile.mkdtemp(prefix="launch-", dir=root_folder()))
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="launch-", dir=root_folder()))
+    except OSError as error:
+        raise LaunchRefused(
+            f"no temporary folder can be made ({error}): free some space, or set TMPDIR to a folder that "
+            "can be written and restart.",
+            f"无法创建临时目录（{error}）：请腾出空间，或把 TMPDIR 设为可写的目录后重新启动。",
+        ) from None
     try:
         yield folder
     finally:

@@ -19,6 +19,12 @@ _TIME_IN_WARNING = re.compile(r"^(?:\[rank\d+\]:)?\[W\d+ [\d:.]+ ")
 _NOISE = re.compile(r"^\[Gloo\] Rank \d+ is connected|^\[[EW]\d+ .*ProcessGroup|^\[rank\d+\]:\[[EW]")
 
 
+def say(text: str) -> None:
+    """Print; what the terminal cannot show becomes an escape."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+
+
 class Output:
     """Makes the logs of all ranks and follows them; `pump` shows what is new since the last call."""
 
@@ -85,8 +91,7 @@ class Output:
         if self._progress:
             line = "\r" + line.ljust(len(self._progress))
             self._progress = ""
-        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-        print(line.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+        say(line)
 
     def _print_progress(self, text: str) -> None:
         """A line that a rank redraws in place is redrawn in place here too."""

@@ -7,7 +7,7 @@ import gc
 import json
 import multiprocessing
 import os
-import pickle
+import signal
 import sys
 import time
 import traceback
@@ -18,6 +18,7 @@ from multiprocessing import util
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from ddp_src import _payload
 from ddp_src._ending import descendants, end_processes
 from ddp_src._folder import keep_files_in
 from ddp_src._process import arm_stack_dump, die_with_parent, keep_own, send_output_to
@@ -83,7 +84,7 @@ def _work(rank: int, orders: Orders, channel: Connection, lifeline: Connection) 
         _save_result(fn(rank, *args), orders.result(rank))
         channel.send("returned")
     except BaseException as error:  # KeyboardInterrupt and SystemExit too: no result is a failure
-        channel.send(_describe(rank, error))
+        channel.send(_describe_in_peace(rank, error))
 
 
 def _prepare(rank: int, orders: Orders) -> tuple:
@@ -108,8 +109,7 @@ def _prepare(rank: int, orders: Orders) -> tuple:
     dist.set_debug_level_from_env()  # torch has read it already, when it was loaded
     if orders.debug:
         dist.set_debug_level(dist.DebugLevel.DETAIL)
-    with open(orders.payload(), "rb") as file:
-        return pickle.load(file)
+    return _payload.load(orders.payload())
 
 
 def _join_group(rank: int, orders: Orders) -> None:
@@ -137,7 +137,30 @@ def _save_result(result: object, path: Path) -> None:
             f"the return value, a {type(result).__name__}, cannot be sent to the notebook ({error}): "
             "return numbers, strings, tensors, or lists and dicts of them"
         ) from error
-    path.write_bytes(data)
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        size = f"{len(data) / 1e6:,.1f} MB"
+        raise OSError(f"the return value ({size}) cannot be written to {path.parent}: {error}") from error
+
+
+def _describe_in_peace(rank: int, error: BaseException) -> Failure:
+    """Describe an error, or the one that a signal handler raises meanwhile, since that one knows more.
+
+    torch's own handler says that a loader worker was killed; before it only a connection was reset.
+    """
+    try:
+        failure = _describe(rank, error)
+        _hear_no_more_of_children()
+    except BaseException as later:
+        _hear_no_more_of_children()
+        failure = _describe(rank, later.with_traceback(error.__traceback__))
+    return failure
+
+
+def _hear_no_more_of_children() -> None:
+    if hasattr(signal, "SIGCHLD"):
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def _describe(rank: int, error: BaseException) -> Failure:

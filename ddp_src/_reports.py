@@ -57,6 +57,13 @@ class Failure:
             return WATCHDOG in self.message
         return bool(re.search(f"{_BACKEND_ERROR}(?:{_TIMED_OUT}|{_BARRIER_FAILED})", self.traceback))
 
+    @property
+    def waited(self) -> float | None:
+        """The seconds after which a collective gave up, which a group or a call of the learner's may set."""
+        number = r"(?i:waiting|after|barrier in|timeout\(ms\)=) ?(\d+)"
+        found = re.search(_BACKEND_ERROR + number, self.traceback)
+        return int(found[1]) / 1000 if found else None
+
 
 @dataclass(frozen=True)
 class Standing:
@@ -72,7 +79,8 @@ def users_frames(frames: Sequence[Frame]) -> list[Frame]:
     """The frames of the learner's own code: not Python's, not a package's, not the launcher's."""
     paths = sysconfig.get_paths()
     folders = [paths[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    foreign = tuple(os.path.normcase(path) for path in (*folders, "<frozen", entry_file()))
+    launcher = [str(Path(__file__).with_name(name)) for name in ("_", "launch.py")]
+    foreign = tuple(os.path.normcase(path) for path in (*folders, "<frozen", *launcher))
     return [frame for frame in frames if not os.path.normcase(frame.file).startswith(foreign)]
 
 

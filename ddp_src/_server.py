@@ -57,11 +57,18 @@ def warm_up() -> None:
         try:
             forkserver.ensure_running()
         except OSError as error:
-            raise LaunchRefused(
-                f'the warm server cannot start ({error}): set a shorter TMPDIR, or use start_method="spawn".',
-                f'热启动服务无法启动（{error}）：请换一个路径较短的 TMPDIR，或使用 start_method="spawn"。',
-            ) from None
+            raise _cannot_start(error) from None
     _remember_what_it_read()
+
+
+def _cannot_start(error: OSError) -> LaunchRefused:
+    cure = "set a shorter TMPDIR", "请换一个路径较短的 TMPDIR"
+    if "too long" not in str(error):
+        cure = "end some processes, or close some files", "请先结束一些进程或关闭一些文件"
+    return LaunchRefused(
+        f'the warm server cannot start ({error}): {cure[0]}, or use start_method="spawn".',
+        f'热启动服务无法启动（{error}）：{cure[1]}，或使用 start_method="spawn"。',
+    )
 
 
 @contextmanager
@@ -69,6 +76,9 @@ def _servers_environment(folder: os.PathLike) -> Iterator[None]:
     """What the server inherits and its ranks do not: see `Orders.environ`."""
     from multiprocessing import resource_tracker
 
+    # Their `python -c` would import the learner's random.py or logging.py in place of Python's own.
+    safe_path = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"
     resource_tracker.ensure_running()  # it lets Ctrl-C through again once it has started the tracker
     # Ctrl-C in a terminal must not reach it while it is still importing.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -80,6 +90,10 @@ def _servers_environment(folder: os.PathLike) -> Iterator[None]:
     finally:
         if cache is None:
             del os.environ["TORCHINDUCTOR_CACHE_DIR"]
+        if safe_path is None:
+            del os.environ["PYTHONSAFEPATH"]
+        else:
+            os.environ["PYTHONSAFEPATH"] = safe_path
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
@@ -90,6 +104,19 @@ def _end_server_without_socket() -> None:
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             os.kill(pid, signal.SIGKILL)
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # multiprocessing, which started it, reaps it
+
+
+def _forget_server() -> None:
+    """A process that was forked off has its parent's server on record, which it can neither watch nor end."""
+    from multiprocessing.forkserver import _forkserver as server
+
+    if getattr(server, "_forkserver_pid", None) is not None:
+        os.close(server._forkserver_alive_fd)  # else the server outlives the parent by this process
+        server._forkserver_pid = server._forkserver_alive_fd = server._forkserver_address = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_server)
 
 
 def _server() -> tuple[int | None, str | None]:

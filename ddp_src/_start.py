@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -11,6 +10,7 @@ from contextlib import contextmanager
 from multiprocessing import process
 from multiprocessing.process import BaseProcess
 
+from ddp_src._failures import LaunchRefused
 from ddp_src._rank import run
 from ddp_src._server import let_waiting_threads_sleep, warm_up
 
@@ -24,23 +24,15 @@ def start_ranks(rank_args: tuple, nprocs: int, start_method: str) -> Sequence[Ba
             let_waiting_threads_sleep()
             return mp.spawn(run, args=rank_args, nprocs=nprocs, join=False).processes
         warm_up()
-        return mp.start_processes(run, rank_args, nprocs, join=False, start_method=start_method).processes
-
-
-@contextmanager
-def interrupt_waits() -> Iterator[None]:
-    """Hold Ctrl-C back until the block is done, so that no rank is started and then forgotten."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    held = []
-    handler = signal.signal(signal.SIGINT, lambda *args: held.append(args))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-        if held:
-            signal.raise_signal(signal.SIGINT)
+        try:
+            started = mp.start_processes(run, rank_args, nprocs, join=False, start_method=start_method)
+        except (EOFError, ConnectionError):  # ranks that it had started end with their lifeline
+            raise LaunchRefused(
+                "the warm server ended while it started the ranks, for which memory or the number of "
+                "processes may have run out: free some, then launch again.",
+                "热启动服务在启动各个 rank 时意外结束，可能是内存或进程数不够：请先腾出一些，再重新启动。",
+            ) from None
+        return started.processes
 
 
 _starting = threading.Lock()

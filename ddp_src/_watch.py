@@ -131,7 +131,8 @@ class Watch:
         return replace(failure, peak_mb=self._peaks[rank], oom_kills=now - self._oom_kills if known else None)
 
     def _first(self) -> Failure:
-        return min(self._failures, key=lambda f: (f.is_peer_gone, f.is_timeout, f.at))
+        # A barrier that gave up counts as both: it comes before those that have only lost their peer.
+        return min(self._failures, key=lambda f: (f.is_peer_gone, f.is_peer_gone != f.is_timeout, f.at))
 
     def _cause_is_known(self) -> bool:
         if not self._failures:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import pickle
@@ -15,6 +16,8 @@ from typing import NoReturn
 from ddp_src._checks import (
     check_call,
     check_loopback,
+    check_open_files,
+    check_place,
     check_seconds,
     number_of_ranks,
     pack,
@@ -23,11 +26,12 @@ from ddp_src._checks import (
 from ddp_src._ending import end_all
 from ddp_src._failures import LaunchError, LaunchRefused, RankFailed, RanksStuck, TimeLimitReached
 from ddp_src._folder import private_folder, remove
-from ddp_src._output import Output
+from ddp_src._interrupts import Interrupts
+from ddp_src._output import Output, say
 from ddp_src._rank import Orders
 from ddp_src._reports import Failure, Standing
 from ddp_src._server import default_start_method, set_too_late, warm_up
-from ddp_src._start import interrupt_waits, start_ranks
+from ddp_src._start import start_ranks
 from ddp_src._watch import Outcome, Watch
 
 __all__ = ["LaunchError", "LaunchRefused", "RankFailed", "RanksStuck", "TimeLimitReached", "spawn", "warm_up"]
@@ -62,12 +66,14 @@ def spawn(
 
     Raises `LaunchRefused` before anything starts, `RankFailed`, `RanksStuck` or `TimeLimitReached`.
     """
+    check_place()
     check_call(fn, args, start_method)
     check_seconds("timeout", timeout)
     check_seconds("time_limit", time_limit)
     nprocs = number_of_ranks(nprocs)
     backend = usable_backend(backend, nprocs)
     check_loopback()
+    check_open_files(nprocs)
     too_late = set_too_late() if start_method == "auto" else []
     if start_method == "auto":
         start_method = "spawn" if too_late else default_start_method()
@@ -76,7 +82,7 @@ def spawn(
         _say_once(_what_runs(nprocs, backend, too_late))
     with private_folder() as folder:
         orders = _orders(folder, Path(log_dir or folder), nprocs, backend, timeout, debug)
-        orders.payload().write_bytes(payload)
+        _write(payload, orders.payload())
         output = _output(orders, show=show)
         outcome = _run_ranks(orders, output, start_method, time_limit)
         _raise_if_failed(outcome, orders, time_limit)
@@ -92,18 +98,18 @@ def _run_ranks(orders: Orders, output: Output, start_method: str, time_limit: fl
     ours, theirs = zip(*(Pipe() for _ in range(orders.world_size)), strict=True)
     lifelines, held = zip(*(Pipe(duplex=False) for _ in range(orders.world_size)), strict=True)
     processes = []
-    try:
-        with interrupt_waits():
+    with Interrupts() as interrupts:
+        try:
             processes = start_ranks((orders, theirs, lifelines), orders.world_size, start_method)
-        for end in (*theirs, *lifelines):
-            end.close()
-        return Watch(processes, ours, orders, output).follow(time_limit)
-    except KeyboardInterrupt:
-        stopped = KeyboardInterrupt("all ranks were ended · 所有 rank 都已结束")
-        stopped._render_traceback_ = lambda: [f"KeyboardInterrupt: {stopped}"]  # all that IPython shows
-        raise stopped from None
-    finally:
-        with interrupt_waits():
+            for end in (*theirs, *lifelines):
+                end.close()
+            with interrupts.may_come():
+                return Watch(processes, ours, orders, output).follow(time_limit)
+        except KeyboardInterrupt:
+            stopped = KeyboardInterrupt("all ranks were ended · 所有 rank 都已结束")
+            stopped._render_traceback_ = lambda: [f"KeyboardInterrupt: {stopped}"]  # all that IPython shows
+            raise stopped from None
+        finally:
             end_all(processes)
             for end in (*ours, *theirs, *lifelines, *held):
                 end.close()
@@ -116,7 +122,7 @@ _said: set[str] = set()
 def _say_once(text: str) -> None:
     if text not in _said:
         _said.add(text)
-        print(text, flush=True)
+        say(text)
 
 
 def _what_runs(nprocs: int, backend: str, too_late: Sequence[str]) -> str:
@@ -147,6 +153,19 @@ def _orders(
     )
 
 
+def _write(payload: bytes, path: Path) -> None:
+    try:
+        path.write_bytes(payload)
+    except OSError as error:
+        size = f"{len(payload) / 1e6:,.1f} MB"
+        raise LaunchRefused(
+            f"the function and its arguments ({size}) cannot be written to {path.parent} ({error.strerror}): "
+            "free some space there, or set TMPDIR to another folder and restart.",
+            f"函数和参数（{size}）无法写入 {path.parent}（{error.strerror}）："
+            "请在那里腾出空间，或把 TMPDIR 设为别的目录后重新启动。",
+        ) from None
+
+
 def _output(orders: Orders, *, show: bool) -> Output:
     try:
         os.makedirs(orders.logs, exist_ok=True)
@@ -164,13 +183,14 @@ def _raise_if_failed(outcome: Outcome, orders: Orders, time_limit: float | None)
     if outcome.failure is None:
         return
     if outcome.stuck:
-        raise RanksStuck(outcome.standings, orders.timeout)
+        raise RanksStuck(outcome.standings, outcome.failure.waited or orders.timeout)
     _raise_failed(outcome.failure, orders, outcome.standings)
 
 
 def _raise_failed(failure: Failure, orders: Orders, standings: Sequence[Standing]) -> NoReturn:
     log = orders.log(failure.rank)
-    with open(log, "a", encoding="utf-8", errors="backslashreplace") as file:
+    # A full disk must not hide the cause, which it may be itself.
+    with contextlib.suppress(OSError), open(log, "a", encoding="utf-8", errors="backslashreplace") as file:
         file.write(failure.traceback)
     raise RankFailed(failure, standings, log) from None
 

@@ -1,20 +1,27 @@
 """What `spawn` says when a launch goes wrong: which rank was first, why, and where in the learner's code."""
 
 import ctypes
+import errno
 import os
+import pickle
 import re
+import resource
 import signal
 import sys
 import threading
 import time
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
 
-from ddp_src import RankFailed, RanksStuck, TimeLimitReached, spawn
+from ddp_src import LaunchRefused, RankFailed, RanksStuck, TimeLimitReached, launch, spawn
+from ddp_src._reports import Failure, Standing
 
 
 def failure(fn, args=(), nprocs=2, **options):
@@ -413,6 +420,93 @@ def test_an_endless_recursion_is_a_short_text():
     assert len(text.splitlines()) < 30
 
 
+def test_of_a_long_message_the_middle_is_left_out(tmp_path):
+    def work(rank):
+        raise ValueError("\n".join(["wide " * 1_000, *map(str, range(1_000))]))
+
+    failed = failure(work, nprocs=1, log_dir=tmp_path)
+    lines = str(failed).splitlines()
+    assert lines[1] == f"ValueError: {'wide ' * 1_000}"[: len("ValueError: ") + 2_000] + " …"
+    assert lines[20:23] == ["18", "… lines not shown: 961 · 省略 961 行", "980"]
+    assert "\n500\n" in failed.message
+    assert "\n500\n" in (tmp_path / "rank0.log").read_text()
+
+
+def test_a_loader_worker_that_is_killed_is_told_with_the_learners_line():
+    class Deadly(Dataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            if index == 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return index
+
+    def work(rank):
+        for _ in DataLoader(Deadly(), num_workers=1):
+            pass
+
+    failed = failure(work)
+    assert failed.error_type == "RuntimeError"
+    assert failed.message.startswith("DataLoader worker (pid")
+    assert "for _ in DataLoader(Deadly(), num_workers=1):" in str(failed)
+
+
+def test_an_error_that_a_signal_handler_raises_meanwhile_is_told():
+    def work(rank):
+        def handler(*args):
+            raise RuntimeError("a worker was killed")
+
+        class PipeBroke(Exception):
+            @property
+            def __cause__(self):  # Python asks for it when it describes the error
+                signal.raise_signal(signal.SIGCHLD)
+
+        signal.signal(signal.SIGCHLD, handler)
+        raise PipeBroke
+
+    failed = failure(work, nprocs=1)
+    assert (failed.error_type, failed.message) == ("RuntimeError", "a worker was killed")
+    assert "raise PipeBroke" in str(failed)
+
+
+def test_a_full_disk_hides_no_cause(monkeypatch):
+    def work(rank):
+        raise ValueError("no loss")
+
+    def full(*args, **kwargs):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(launch, "open", full, raising=False)
+    assert failure(work, nprocs=1).message == "no loss"
+
+
+def test_a_result_that_finds_no_room_is_told_with_its_size_and_folder():
+    def work(rank):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+        return bytes(1_000_000)
+
+    failed = failure(work, nprocs=1)
+    assert failed.error_type == "OSError"
+    assert re.match(r"the return value \(1\.0 MB\) cannot be written to /.* File too large", failed.message)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        LaunchRefused("no", "不"),
+        RankFailed(Failure(1, "ValueError", "no loss"), [], Path("rank1.log")),
+        RanksStuck([Standing(0, "returned")], 1),
+        TimeLimitReached([Standing(0, "returned")], 1),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_of_a_launch_passes_between_processes(error):
+    passed = pickle.loads(pickle.dumps(error))
+    assert type(passed) is type(error)
+    assert (str(passed), vars(passed)) == (str(error), vars(error))
+
+
 def test_the_group_cannot_be_joined_twice():
     error = failure(lambda rank: dist.init_process_group("gloo"))
     assert error.message == "trying to initialize the default process group twice!"
@@ -547,6 +641,28 @@ def test_a_timeout_is_told_as_one_whatever_the_learners_code_makes_of_it():
             raise ValueError("training failed") from error
 
     assert [line[:6] for line in where_ranks_stood(work)[::3]] == ["rank 0", "rank 1"]
+
+
+@pytest.mark.parametrize("timeout", [60, None])
+def test_a_group_with_a_timeout_of_its_own_is_told_with_that(timeout):
+    def work(rank):
+        group = dist.new_group([0, 1], timeout=timedelta(seconds=0.5))
+        if rank == 0:
+            dist.all_reduce(torch.ones(1), group=group)
+        else:
+            time.sleep(1000)
+
+    with pytest.raises(RanksStuck, match=r"a rank waited more than 0\.5 s in a collective"):
+        spawn(work, timeout=timeout)
+
+
+def test_a_barrier_that_gave_up_comes_before_the_one_that_lost_its_peer():
+    def work(rank):
+        time.sleep(1.5 * rank)
+        dist.monitored_barrier(timeout=timedelta(seconds=0.5))
+
+    with pytest.raises(RanksStuck, match=r"a rank waited more than 0\.5 s"):
+        spawn(work)
 
 
 def test_a_hang_in_debug_mode_and_with_three_ranks():

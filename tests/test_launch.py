@@ -1,12 +1,16 @@
 """`spawn`: results, what travels to the ranks and back, what they see, and what is refused."""
 
 import atexit
+import errno
 import gc
+import multiprocessing
 import os
 import shutil
+import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -214,6 +218,35 @@ def test_launches_from_several_threads_do_not_meet(monkeypatch):
     assert together == [1, 1, 1]  # while one starts, the caller's own __main__ is out of sight
 
 
+def test_a_process_that_was_forked_off_launches_with_a_server_of_its_own():
+    spawn(abs)
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as pool:
+        assert pool.submit(spawn, abs).result(timeout=60) == [0, 1]
+        refused = pool.submit(spawn, abs, nprocs=0).exception(timeout=60)
+    assert isinstance(refused, LaunchRefused)
+    assert "nprocs is 0" in str(refused)
+    assert spawn(abs) == [0, 1]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python has PYTHONSAFEPATH from 3.11 on")
+def test_a_file_named_like_a_module_of_python_does_not_stop_the_server(tmp_path):
+    (tmp_path / "logging.py").write_text("x = 1")
+    program = "import logging, os, sys; from ddp_src import spawn; os.chdir(sys.argv[1]); print(spawn(abs))"
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=60)
+    assert done.stdout.splitlines()[-1:] == ["[0, 1]"], done.stderr
+
+
+def test_a_server_that_ends_meanwhile_is_one_sentence(monkeypatch):
+    def ended(*args, **kwargs):
+        raise EOFError("unexpected EOF")
+
+    monkeypatch.setattr("torch.multiprocessing.start_processes", ended)
+    assert refusal(start_method="forkserver").startswith(
+        "the warm server ended while it started the ranks, for which memory or the number of processes may"
+    )
+
+
 def test_a_rank_can_launch_ranks_of_its_own():
     def outer(rank):
         return spawn(lambda inner: (rank, inner, dist.get_world_size()))
@@ -314,6 +347,69 @@ def test_what_is_no_call_is_refused(nothing_starts):
     assert "args is a int: it must be a tuple; write one argument as (x,)" in refusal(args=5)
     assert "args is a Tensor" in refusal(args=torch.arange(3))  # which would fall into three arguments
     assert "args is a str" in refusal(args="abc")
+
+
+def test_what_would_not_run_when_called_is_refused(nothing_starts):
+    async def waits(rank):
+        return rank
+
+    def yields(rank):
+        yield rank
+
+    assert refusal(fn=waits) == (
+        "waits is defined with async def, and a call alone would not run it: define it with def.\n"
+        "waits 是用 async def 定义的，只调用它并不会运行：请改用 def 定义。"
+    )
+    assert "yields contains yield, and a call alone would not run it" in refusal(fn=yields)
+
+
+def test_a_worker_of_a_pool_is_refused(nothing_starts, monkeypatch):
+    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)
+    assert refusal() == (
+        "this is a worker of a Pool or of a DataLoader, which may not start processes: "
+        "call spawn in the main program.\n"
+        "这里是 Pool 或 DataLoader 的工作进程，不允许再启动进程：请在主程序里调用 spawn。"
+    )
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
+def test_too_few_open_files_are_one_sentence(nothing_starts):
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.open(os.devnull, os.O_RDONLY)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 30, hard))
+    try:
+        said = refusal(nprocs=16)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert said == (
+        "this process cannot open the files that a launch of 16 needs (Too many open files): use fewer "
+        "ranks, or raise the limit with `ulimit -n 4096` before Python starts.\n"
+        "启动 16 个 rank 所需的文件无法全部打开（Too many open files）：请减少 rank 数，"
+        "或在启动 Python 之前用 `ulimit -n 4096` 提高上限。"
+    )
+
+
+def test_no_place_for_a_folder_is_one_sentence(nothing_starts, monkeypatch):
+    def full(**where):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("ddp_src._folder.tempfile.mkdtemp", full)
+    assert refusal().startswith(
+        "no temporary folder can be made ([Errno 28] No space left on device): free some"
+    )
+
+
+def test_a_full_disk_is_one_sentence(nothing_starts, monkeypatch):
+    def full(*args):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    said = refusal()
+    assert said.startswith("the function and its arguments (0.0 MB) cannot be written to ")
+    assert "(No space left on device): free some space there, or set TMPDIR" in said
 
 
 def test_a_way_to_start_or_talk_that_is_not_there_is_refused(nothing_starts, monkeypatch):

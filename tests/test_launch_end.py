@@ -174,6 +174,32 @@ def test_an_interrupt_while_ranks_start_leaves_none(monkeypatch):
     assert not any(map(is_alive, started))
 
 
+def test_an_interrupt_in_the_middle_of_another_ones_work_forgets_no_rank(monkeypatch):
+    started = []
+    end_all = launch.end_all
+
+    def end_all_interrupted(processes):
+        signal.raise_signal(signal.SIGINT)
+        started.extend(process.pid for process in processes)
+        end_all(processes)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(launch, "end_all", end_all_interrupted)
+    monkeypatch.setattr(launch.Output, "pump", lambda self, **_: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt) as caught:
+        spawn(time.sleep)
+    assert str(caught.value) == "all ranks were ended · 所有 rank 都已结束"
+    assert len(started) == 2
+    assert not any(map(is_alive, started))
+
+
+def test_an_interrupt_at_the_very_end_is_heard(monkeypatch):
+    end_all = launch.end_all
+    monkeypatch.setattr(launch, "end_all", lambda ranks: (end_all(ranks), signal.raise_signal(signal.SIGINT)))
+    with pytest.raises(KeyboardInterrupt):
+        spawn(print)
+
+
 def test_launches_use_up_nothing_of_the_caller(tmp_path):
     def used():
         gc.collect()

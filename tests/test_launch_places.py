@@ -44,6 +44,37 @@ def test_a_script_without_main_guard_runs_once(streams, tmp_path):
         assert done.stdout == "the script runs\n2 ranks · gloo · CPU\n" + "[(3.0, ''), (3.0, '')]\n" * 2
 
 
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+def test_a_module_that_launches_when_it_is_imported_does_so_once(start_method, tmp_path):
+    (tmp_path / "lesson.py").write_text(
+        f"from ddp_src import spawn\ndef work(rank):\n    pass\nspawn(work, start_method={start_method!r})\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", "import lesson"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONIOENCODING": "utf-8"},
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+    )
+    said = done.stderr[done.stderr.index("LaunchRefused: ") :].splitlines()
+    assert said[:4] == [
+        "LaunchRefused: a rank met this call of spawn while it imported the module, and would launch ranks "
+        'of its own without end: put the call under `if __name__ == "__main__":`.',
+        "rank 导入这个模块时又遇到了这次 spawn 调用，这样会无穷无尽地启动下去："
+        '请把它放到 `if __name__ == "__main__":` 之下。',
+        "  File lesson.py, line 4, in <module>",
+        f"    spawn(work, start_method={start_method!r})",
+    ]
+
+
+def test_a_stream_without_these_characters_gets_escapes(tmp_path):
+    program = "from ddp_src import spawn; spawn(abs)"
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, timeout=60)
+    assert done.stdout == b"2 ranks \\xb7 gloo \\xb7 CPU\n"
+
+
 def test_a_temporary_path_too_long_for_a_socket_is_one_sentence(tmp_path):
     long_path = tmp_path / ("x" * 100)
     long_path.mkdir()

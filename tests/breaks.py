@@ -628,6 +628,42 @@ ROWS = [
         "                pass",
         "tests/lessons/test_ddp_from_scratch.py::test_buckets_leave_while_backward_runs_in_the_last_version_only",
     ),
+    Break(
+        "ddp_src/_interrupts.py",
+        "        self._let_through, self._came = False, True\n",
+        "        self._came = True\n",
+        "tests/test_launch_end.py::test_an_interrupt_in_the_middle_of_another_ones_work_forgets_no_rank",
+    ),
+    Break(
+        "ddp_src/_rank.py",
+        "        channel.send(_describe_in_peace(rank, error))",
+        "        channel.send(_describe(rank, error))",
+        "tests/test_first_cause.py::test_an_error_that_a_signal_handler_raises_meanwhile_is_told",
+    ),
+    Break(
+        "ddp_src/launch.py",
+        "outcome.failure.waited or orders.timeout",
+        "orders.timeout",
+        "tests/test_first_cause.py::test_a_group_with_a_timeout_of_its_own_is_told_with_that",
+    ),
+    Break(
+        "ddp_src/launch.py",
+        "    with contextlib.suppress(OSError), open(",
+        "    with open(",
+        "tests/test_first_cause.py::test_a_full_disk_hides_no_cause",
+    ),
+    Break(
+        "ddp_src/_failures.py",
+        '    if left_out <= 0:\n        return "\\n".join(lines)\n    note = f"… lines',
+        '    if True:\n        return "\\n".join(lines)\n    note = f"… lines',
+        "tests/test_first_cause.py::test_of_a_long_message_the_middle_is_left_out",
+    ),
+    Break(
+        "ddp_src/_server.py",
+        '    os.environ["PYTHONSAFEPATH"] = "1"\n',
+        '    os.environ["PYTHONSAFEPATH"] = ""\n',
+        "tests/test_launch.py::test_a_file_named_like_a_module_of_python_does_not_stop_the_server",
+    ),
 ]
 
 

@@ -20,6 +20,27 @@ MOST_RANKS = 31 if sys.platform == "win32" else 100
 FILES_PER_RANK = 8  # its pipes, its log, and what multiprocessing opens
 
 
+def check_launch(
+    fn: Callable,
+    args: tuple,
+    nprocs: int | None,
+    backend: str,
+    start_method: str,
+    timeout: float | None,
+    time_limit: float | None,
+) -> tuple[int, str]:
+    """Refuse what cannot work; return the number of ranks and the backend, where these were left open too."""
+    check_place()
+    check_call(fn, args, start_method)
+    check_seconds("timeout", timeout)
+    check_seconds("time_limit", time_limit)
+    ranks = number_of_ranks(nprocs)
+    chosen = usable_backend(backend, ranks)
+    check_loopback()
+    check_open_files(ranks)
+    return ranks, chosen
+
+
 def check_place() -> None:
     """Whether this is a process that may launch."""
     if _payload.is_loading():

@@ -13,16 +13,7 @@ from multiprocessing import Pipe
 from pathlib import Path
 from typing import NoReturn
 
-from ddp_src._checks import (
-    check_call,
-    check_loopback,
-    check_open_files,
-    check_place,
-    check_seconds,
-    number_of_ranks,
-    pack,
-    usable_backend,
-)
+from ddp_src._checks import check_launch, pack
 from ddp_src._ending import end_all
 from ddp_src._failures import LaunchError, LaunchRefused, RankFailed, RanksStuck, TimeLimitReached
 from ddp_src._folder import private_folder, remove
@@ -58,39 +49,22 @@ def spawn(
     nprocs: the number of GPUs, or 2 where there is none.
     backend: "auto" is nccl when every rank has a GPU of its own, else gloo on the CPU.
     start_method: "auto" is "forkserver" (warm) on Linux, else "spawn".
-    timeout: seconds that a rank may wait inside one collective; None waits for ever.
-    time_limit: seconds for the whole launch, None for no limit.
+    timeout, time_limit: seconds for a wait inside one collective, and for the whole launch; None: no limit.
     debug: checks every collective for matching operation, shape and order (torch's level DETAIL).
     log_dir: where `rank<r>.log` is kept; by default a private folder, until this process ends.
     show: print what the ranks print, each line with its rank.
 
     Raises `LaunchRefused` before anything starts, `RankFailed`, `RanksStuck` or `TimeLimitReached`.
     """
-    check_place()
-    check_call(fn, args, start_method)
-    check_seconds("timeout", timeout)
-    check_seconds("time_limit", time_limit)
-    nprocs = number_of_ranks(nprocs)
-    backend = usable_backend(backend, nprocs)
-    check_loopback()
-    check_open_files(nprocs)
-    too_late = set_too_late() if start_method == "auto" else []
-    if start_method == "auto":
-        start_method = "spawn" if too_late else default_start_method()
+    nprocs, backend = check_launch(fn, args, nprocs, backend, start_method, timeout, time_limit)
     payload = pack(fn, tuple(args))
-    if show:
-        _say_once(_what_runs(nprocs, backend, too_late))
+    start_method = _choose_and_say(nprocs, backend, start_method, show=show)
     with private_folder() as folder:
         orders = _orders(folder, Path(log_dir or folder), nprocs, backend, timeout, debug)
         _write(payload, orders.payload())
         output = _output(orders, show=show)
-        outcome = _run_ranks(orders, output, start_method, time_limit)
-        _raise_if_failed(outcome, orders, time_limit)
-        results = [_read_result(rank, orders) for rank in range(nprocs)]
-        if not log_dir and not output.cut:
-            for rank in range(nprocs):
-                remove(orders.log(rank))
-        return results
+        _raise_if_failed(_run_ranks(orders, output, start_method, time_limit), orders, time_limit)
+        return _results(orders, keep_logs=bool(log_dir) or output.cut)
 
 
 def _run_ranks(orders: Orders, output: Output, start_method: str, time_limit: float | None) -> Outcome:
@@ -125,13 +99,19 @@ def _say_once(text: str) -> None:
         say(text)
 
 
-def _what_runs(nprocs: int, backend: str, too_late: Sequence[str]) -> str:
+def _choose_and_say(nprocs: int, backend: str, start_method: str, *, show: bool) -> str:
+    """Choose the start method where it was left open; say once what runs here, and why if it starts cold."""
     ranks = "1 rank" if nprocs == 1 else f"{nprocs} ranks"
     lines = [f"{ranks} · {backend} · {'one GPU each' if backend == 'nccl' else 'CPU'}"]
-    if too_late:
-        lines += [f"cold start, since torch reads {', '.join(too_late)} only when it is loaded"]
-        lines += [f"冷启动：torch 只在加载时读取 {'、'.join(too_late)}"]
-    return "\n".join(lines)
+    if start_method == "auto":
+        start_method, too_late = default_start_method(), set_too_late()
+        if too_late:
+            start_method = "spawn"
+            lines += [f"cold start, since torch reads {', '.join(too_late)} only when it is loaded"]
+            lines += [f"冷启动：torch 只在加载时读取 {'、'.join(too_late)}"]
+    if show:
+        _say_once("\n".join(lines))
+    return start_method
 
 
 def _orders(
@@ -193,6 +173,14 @@ def _raise_failed(failure: Failure, orders: Orders, standings: Sequence[Standing
     with contextlib.suppress(OSError), open(log, "a", encoding="utf-8", errors="backslashreplace") as file:
         file.write(failure.traceback)
     raise RankFailed(failure, standings, log) from None
+
+
+def _results(orders: Orders, *, keep_logs: bool) -> list:
+    results = [_read_result(rank, orders) for rank in range(orders.world_size)]
+    if not keep_logs:
+        for rank in range(orders.world_size):
+            remove(orders.log(rank))
+    return results
 
 
 def _read_result(rank: int, orders: Orders) -> object:

@@ -195,12 +195,6 @@ ROWS = [
         "tests/test_first_cause.py::test_a_child_that_outlives_its_rank_hides_nothing",
     ),
     Break(
-        "ddp_src/_ending.py",
-        "            os.killpg(process.pid, signal.SIGKILL)",
-        "            process.kill()",
-        "tests/test_launch_end.py::test_a_rank_leaves_no_child_behind[dies-fork]",
-    ),
-    Break(
         "ddp_src/_rank.py",
         "    torch.default_generator.seed()\n",
         "",

@@ -328,11 +328,11 @@ alpha, beta = fit_line(sizes, seconds)
 plots.message_time(sizes, seconds, alpha=alpha, beta=beta)
 
 # %% [markdown] id="times-alt" alt="times" lang="en"
-# Time of one all-reduce against size, both axes logarithmic. The circles lie level from 4 B to tens of KB, where
+# Time of one all-reduce against size, both axes logarithmic. The circles lie level from 4 B to some KB, where
 # the fitted line follows α, and rise in proportion to the size above some MB, where it follows S/β.
 
-# %% [markdown] id="times-alt" alt="times" lang="zh" sync="d8f7f0a7:a5f05aa8"
-# 一次 all-reduce 的时间随大小的变化，两条轴都是对数。从 4 B 到几十 KB，圆圈几乎是平的，拟合线贴着 α；
+# %% [markdown] id="times-alt" alt="times" lang="zh" sync="41db9f3c:1556dedb"
+# 一次 all-reduce 的时间随大小的变化，两条轴都是对数。从 4 B 到几 KB，圆圈几乎是平的，拟合线贴着 α；
 # 到几 MB 以上，时间与大小成正比，拟合线贴着 S/β。
 
 # %% id="times-claim"

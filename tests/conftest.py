@@ -1,10 +1,27 @@
 """What holds for the whole run: a skip fails where everything must run, and a table says what ran."""
 
+import multiprocessing
 import os
+import tempfile
 from collections import Counter, defaultdict
 from pathlib import PurePosixPath
 
 import pytest
+
+
+@pytest.fixture
+def temporary(monkeypatch, tmp_path):
+    """A temporary folder of this test's own, for the launcher too, with a name that needs care."""
+    from ddp_src import _folder, warm_up
+
+    warm_up()  # whose socket outlives this folder
+    folder = tmp_path / "临时 folder"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setattr(_folder, "_root", None)
+    this = multiprocessing.current_process()
+    monkeypatch.setattr(this, "_config", this._config.copy())
+    return folder
 
 
 def _fail_if_skipped(report: pytest.TestReport | pytest.CollectReport) -> None:

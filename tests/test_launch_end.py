@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_src import RankFailed, _folder, launch, spawn, warm_up
+from ddp_src import RankFailed, _folder, launch, spawn
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -220,19 +220,6 @@ def test_launches_use_up_nothing_of_the_caller(tmp_path):
 
 
 # --- files ------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def temporary(monkeypatch, tmp_path):
-    """A temporary folder of this test's own, with a name that needs care."""
-    warm_up()  # whose socket outlives this folder
-    folder = tmp_path / "临时 folder"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    monkeypatch.setattr(_folder, "_root", None)
-    this = multiprocessing.current_process()
-    monkeypatch.setattr(this, "_config", this._config.copy())
-    return folder
 
 
 def test_the_private_folder_is_private_and_gone_after_success(temporary):

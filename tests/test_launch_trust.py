@@ -1,32 +1,17 @@
 """What a launch trusts in a folder that others can write to: what it wrote itself, and nothing else."""
 
-import multiprocessing
 import os
 import pickle
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
-from ddp_src import _folder, spawn, warm_up
+from ddp_src import _folder, spawn
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="owners and links, as Linux has them")
-
-
-@pytest.fixture
-def temporary(monkeypatch, tmp_path):
-    """A temporary folder of this test's own."""
-    warm_up()  # whose socket outlives this folder
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    monkeypatch.setattr(_folder, "_root", None)
-    this = multiprocessing.current_process()
-    monkeypatch.setattr(this, "_config", this._config.copy())
-    return folder
 
 
 @pytest.fixture
